@@ -159,11 +159,33 @@ func (r *Registry) Members(context.Context) ([]registry.Member, error) {
 	if r.fileProblem != nil {
 		m.Problems = append(m.Problems, r.fileProblem.Error())
 	}
+	if line := r.uncounted(); line != "" {
+		m.Problems = append(m.Problems, line)
+	}
 	for _, key := range r.keys() {
 		m.Problems = append(m.Problems, r.services[key].problems(r.account)...)
 	}
 	m.Problems = first(m.Problems)
 	return []registry.Member{m}, nil
+}
+
+// uncounted returns the line about the services that AWS does not count, "" without any. The caller holds r.mu.
+func (r *Registry) uncounted() string {
+	n, first := 0, ""
+	for _, key := range r.keys() {
+		if s := r.services[key]; s.isUncounted {
+			if n++; first == "" {
+				first = s.mapping.String()
+			}
+		}
+	}
+	if n == 0 {
+		return ""
+	}
+	if n > 1 {
+		first += fmt.Sprintf(" and %d more", n-1)
+	}
+	return fmt.Sprintf("AWS gives no number of instances of %s: changes are found within %v, as those of health are", first, r.cfg.intervals.readInTurn(len(r.services)))
 }
 
 // keys returns the keys of all services, sorted. The caller holds r.mu.

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -44,6 +45,8 @@ type cloud struct {
 	sdk    *servicediscovery.Client
 	// fault is the error code of every request that it is not "" for, "down" for no answer.
 	fault atomic.Pointer[func(operation string) string]
+	// isUncounted: ListServices has no numbers of instances.
+	isUncounted atomic.Bool
 
 	mu       sync.Mutex
 	requests map[string]int
@@ -68,8 +71,17 @@ func (c *cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+	if operation == "ListServices" && c.isUncounted.Load() {
+		answer := httptest.NewRecorder()
+		c.server.ServeHTTP(answer, r)
+		fmt.Fprint(w, instanceCount.ReplaceAllString(answer.Body.String(), ""))
+		return
+	}
 	c.server.ServeHTTP(w, r)
 }
+
+// instanceCount is the number of instances in an answer of ListServices.
+var instanceCount = regexp.MustCompile(`"InstanceCount":\d+,`)
 
 // fail sets the code that requests fail with.
 func (c *cloud) fail(fault func(operation string) string) {
@@ -466,6 +478,22 @@ func TestRegistry_ReadsChangedCountAtOnce(t *testing.T) {
 	other.shows("http80 10.0.0.1")
 	c.register("apps/orders", "b", "IPV4=10.0.0.2", "PORT=80")
 	other.shows("http80 10.0.0.1 10.0.0.2")
+}
+
+// TestRegistry_CountIsUnknown: a service without a number of instances in the list is read in turn, which is reported once.
+func TestRegistry_CountIsUnknown(t *testing.T) {
+	c := startCloud(t)
+	c.create("apps", "orders")
+	c.register("apps/orders", "a", "IPV4=10.0.0.1", "PORT=80")
+	c.isUncounted.Store(true)
+	r := startRegistry(t, c, entry("", ""), func(cfg *Config) { cfg.intervals.readPace = 50 * time.Millisecond })
+	r.shows("http80 10.0.0.1")
+	const want = "AWS gives no number of instances of shop/orders (service orders in apps): changes are found within 50ms, as those of health are"
+	within(t, "it is reported", func() bool { return slices.Equal(r.problems(), []string{want}) })
+	c.deregister("apps/orders", "a")
+	r.shows("")
+	c.isUncounted.Store(false)
+	within(t, "it is over", func() bool { return len(r.problems()) == 0 })
 }
 
 // TestRegistry_HasBudgets: a service with more than its budget stays as it was, and the removal of its mapping returns its part.

@@ -11,8 +11,8 @@ import (
 //	reads    60 s / readPace = 40 DiscoverInstances a minute: each service in turn, but none more often than poll
 //	counts   60 s / poll     = 12 ListServices a minute: each namespace in turn
 //
-// One ListServices returns the number of instances of 100 services, so a service that scales, and a task that ends or is replaced, is read at once. Everything else,
-// such as health, which changes neither counts nor revisions, is found when the service is read in turn.
+// One ListServices returns the number of instances of 100 services, so a service that scales, and a task that starts or ends, is read at once. Everything else is found when the
+// service is read in turn: health, which changes neither counts nor revisions, and a task that is replaced between two lists, which leaves the count as it was.
 type intervals struct {
 	// reload is the time between two reads of the file.
 	reload time.Duration
@@ -49,8 +49,9 @@ func RequestsPerMinute(services, namespaces int) map[string]float64 {
 func perMinute(interval time.Duration) float64 { return float64(time.Minute) / float64(interval) }
 
 // ReadInTurn returns the time in which each of a number of services is read once.
-func ReadInTurn(services int) time.Duration {
-	t := defaultIntervals()
+func ReadInTurn(services int) time.Duration { return defaultIntervals().readInTurn(services) }
+
+func (t intervals) readInTurn(services int) time.Duration {
 	return max(t.poll, time.Duration(services)*t.readPace)
 }
 
@@ -84,8 +85,12 @@ const (
 	maxBackoff = 64
 )
 
-// setCount records the number of instances of the service in a list of services.
-func (s *service) setCount(count int32) {
+// setCount records the number of instances of the service in a list of services, nil if the list has none: then only reading in turn finds changes.
+func (s *service) setCount(number *int32) {
+	if s.isUncounted = number == nil; s.isUncounted {
+		return
+	}
+	count := *number
 	if s.isCounted && count != s.count {
 		s.recheck, s.mustRead = recheckLists, true
 	} else if s.recheck > 0 {

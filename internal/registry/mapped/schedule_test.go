@@ -88,9 +88,17 @@ func TestDueReads(t *testing.T) {
 // TestSetCount: a change of the count makes the service read now, and again while the read does not show it, but not forever.
 func TestSetCount(t *testing.T) {
 	s := &service{instances: 3}
+	const none = -1 // the list has no number
 	read := func(count int32, found int) bool {
 		s.mustRead = false
-		s.setCount(count)
+		if count == none {
+			s.setCount(nil)
+		} else {
+			s.setCount(&count)
+		}
+		if s.isUncounted != (count == none) {
+			t.Errorf("uncounted: %t after the count %d", s.isUncounted, count)
+		}
 		if s.mustRead {
 			s.instances = found
 		}
@@ -105,6 +113,15 @@ func TestSetCount(t *testing.T) {
 		{3, 0, false},
 		{4, 3, true}, // DiscoverInstances is late
 		{4, 4, true},
+		{4, 0, false},
+		{4, 0, false},
+		{none, 0, false}, // unknown is not 0
+		{4, 0, false},
+		{none, 0, false},
+		{5, 4, true}, // it has changed meanwhile
+		{4, 4, true},
+		{none, 0, false},
+		{4, 0, false},
 		{4, 0, false},
 		{4, 0, false},
 		{2, 4, true}, // it never shows this count

@@ -33,6 +33,8 @@ type service struct {
 	count     int32
 	isCounted bool
 	recheck   int
+	// isUncounted: the last list of services has no number.
+	isUncounted bool
 }
 
 // replacedBy returns the service with another mapping. It is read at once. Until then its export stays, unless it comes from another service: then it is unknown.

@@ -38,9 +38,10 @@ func (c *Client) DiscoverHealth(ctx context.Context, namespace, service string) 
 	return found, nil
 }
 
-// CountInstances returns the number of instances of each service of a namespace, by the service's name, and the number of requests. AWS counts late.
-func (c *Client) CountInstances(ctx context.Context, in Namespace) (counts map[string]int32, requests int, err error) {
-	counts = map[string]int32{}
+// CountInstances returns the number of instances of each service of a namespace, by the service's name and nil where AWS gives none, and the number of requests. AWS documents
+// that the count might not reflect pending registrations and deregistrations.
+func (c *Client) CountInstances(ctx context.Context, in Namespace) (counts map[string]*int32, requests int, err error) {
+	counts = map[string]*int32{}
 	request := &servicediscovery.ListServicesInput{
 		MaxResults: aws.Int32(listPage),
 		Filters:    []types.ServiceFilter{{Name: types.ServiceFilterNameNamespaceId, Values: []string{in.ID}}},
@@ -52,7 +53,7 @@ func (c *Client) CountInstances(ctx context.Context, in Namespace) (counts map[s
 			return nil, requests, fmt.Errorf("counting the instances in namespace %s: %w", in.Name, err)
 		}
 		for _, s := range out.Services {
-			counts[aws.ToString(s.Name)] = aws.ToInt32(s.InstanceCount)
+			counts[aws.ToString(s.Name)] = s.InstanceCount
 		}
 		if request.NextToken = out.NextToken; request.NextToken == nil {
 			return counts, requests, nil
