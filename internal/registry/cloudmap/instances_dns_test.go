@@ -203,6 +203,52 @@ func TestDNSRecordTypes(t *testing.T) {
 	}
 }
 
+// TestDNSFamiliesDiffer: clusters with different IP families share a service. Records of addresses show the endpoints of the cluster with the families of the service alone, and
+// what the others lack is reported. SRV records show all.
+func TestDNSFamiliesDiffer(t *testing.T) {
+	dualStack := func(i int) mcs.Export {
+		exp := webExport("cls1", i, 1)
+		v6 := exp.Backends[0].Endpoints[0]
+		v6.Address = netip.MustParseAddr(fmt.Sprint("fd00::", i+1))
+		exp.Backends = append(exp.Backends, mcs.Backends{Ports: exp.Backends[0].Ports, Endpoints: []mcs.Endpoint{v6}})
+		exp.Backends[0].Endpoints[0].Pod, exp.Backends[1].Endpoints[0].Pod = "web", "web"
+		exp.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
+		return exp
+	}
+	singleStack := func(i int) mcs.Export {
+		exp := webExport("cls2", i+90, 1)
+		exp.Key = webKey(i)
+		return exp
+	}
+	c := startDNSCloud(t)
+	a, _ := c.resolving(t, cls1, dnsSettings(""))
+	b, _ := c.resolving(t, cls2, dnsSettings(""))
+	for i, first := range []*Registry{a, b} { // which creates the service
+		publish(t, first, asking(map[*Registry]mcs.Export{a: dualStack(i), b: singleStack(i)}[first], mcs.InstanceDNSAddress))
+		within(t, 3*patience, "the first export is shown", func() bool { return len(c.lookup(t, fmt.Sprintf("web-%d.demo", i), dns.TypeA, "udp")) == 1 })
+	}
+	publish(t, b, asking(singleStack(0), mcs.InstanceDNSAddress))
+	publish(t, a, asking(dualStack(1), mcs.InstanceDNSAddress))
+	publish(t, a, asking(dualStack(2), mcs.InstanceDNSSRV))
+	publish(t, b, asking(singleStack(2), mcs.InstanceDNSSRV))
+
+	within(t, 3*patience, "the single-stack endpoint is refused", warns(t, b, webKey(0), "AWS_INSTANCE_IPV6 is required", "it has DNS records A+AAAA"))
+	within(t, 3*patience, "so is an IPv6 address", warns(t, a, webKey(1), "AWS_INSTANCE_IPV4 is required", "it has DNS records A (TTL"))
+	for _, want := range []struct {
+		name    string
+		qtype   uint16
+		answers []string
+	}{
+		{"web-0.demo", dns.TypeA, []string{"10.10.0.0"}}, // of cls1 alone
+		{"web-0.demo", dns.TypeAAAA, []string{"fd00::1"}},
+		{"web-1.demo", dns.TypeA, []string{"10.10.0.1", "10.10.0.91"}},
+		{"web-1.demo", dns.TypeAAAA, nil},
+		{"web-2.demo", dns.TypeSRV, []string{"8080 tcp-10_10_0_2-8080.web-2.demo.", "8080 tcp-10_10_0_92-8080.web-2.demo.", "8080 tcp-fd00__3-8080.web-2.demo."}},
+	} {
+		within(t, 3*patience, fmt.Sprint(want.name, " ", dns.TypeToString[want.qtype], " ", want.answers), c.resolves(t, want.name, want.qtype, want.answers...))
+	}
+}
+
 // createForeign creates a private DNS namespace and a service in it as another client, with the tags that let the view write.
 func (c *dnsCloud) createForeign(t *testing.T, service string, records ...types.RecordType) {
 	t.Helper()
