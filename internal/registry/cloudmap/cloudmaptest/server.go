@@ -63,9 +63,10 @@ func Policies(dir fs.FS, identity mcs.Identity, files ...string) (all []iampolic
 	return all, nil
 }
 
-// AllHostedZones is the resource of ZoneStatements as shipped. These are the statements of instance-dns.json that docs/iam.md says to narrow.
+// AllHostedZones is the resource of ZoneStatements as shipped.
 const AllHostedZones = "arn:aws:route53:::hostedzone/*"
 
+// ZoneStatements are the statements of instance-dns.json that docs/iam.md says to narrow.
 var ZoneStatements = []string{"ChangeRecords", "DeleteZones"}
 
 // NarrowZones returns a policy whose ZoneStatements allow the hosted zones with these IDs alone, if they allow all.
