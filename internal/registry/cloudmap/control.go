@@ -54,6 +54,9 @@ type control struct {
 	log  logr.Logger
 	// listed is called after each list of the namespaces.
 	listed func(map[string]api.Namespace)
+	// doubts and relists are the numbers of failed reads and of lists after them since the last read of the members. Only the reader of a process that only
+	// reads uses them.
+	doubts, relists int
 }
 
 func newControl(client *api.Client, cfg Config) *control {
@@ -179,6 +182,9 @@ func (c *control) doubtAfter(err error) {
 	switch {
 	case known == nil || !api.IsNotFound(err) && !api.IsDenied(err):
 		return
+	case c.readOnly:
+		c.relistAfter(known)
+		return
 	case api.IsDenied(err):
 		age = recheckDenied
 	case known.rechecked:
@@ -188,6 +194,27 @@ func (c *control) doubtAfter(err error) {
 		c.known.CompareAndSwap(known, nil)
 	}
 }
+
+// relistAfter is doubtAfter for a process that only reads. It may not verify IDs, so the next ensure lists namespaces and services. One failed read may be a
+// wrong answer. If more follow although the lists show the place, it lists again after 30 s, and after twice as long each time.
+func (c *control) relistAfter(known *controlPlace) {
+	c.doubts++
+	pause := believed
+	if c.relists > 0 {
+		pause = min(recheckDenied<<min(c.relists-1, 10), relistMax)
+	}
+	if c.doubts < 2 || time.Since(known.found) < pause {
+		return
+	}
+	c.relists++
+	c.known.CompareAndSwap(known, nil)
+}
+
+// confirm records that the members were read at the place.
+func (c *control) confirm() { c.doubts, c.relists = 0, 0 }
+
+// relistMax is the longest pause between two lists while the members cannot be read. Reads go on meanwhile, and show the members as soon as they are back.
+const relistMax = 5 * time.Minute
 
 const (
 	// recheckAgain is the shortest time between two verifications of a place, whatever the responses are: each takes three requests.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -59,6 +60,16 @@ func TestFailingRequestsAreBounded(t *testing.T) {
 			p.stop(registry.ErrLeave)
 		},
 	}
+	phases["reading only"] = func(w *simulation, fault func()) {
+		p := beginWithExports(w, 20)
+		reader := w.begin(cls2, nil, func(cfg *Config) { cfg.ReadOnly = true })
+		w.until(2*time.Minute, "all is imported", func() bool {
+			view, ok := viewOf(w.t, reader.Registry, webKey(19))
+			return ok && len(view.Exports) == 1
+		})
+		p.kill()
+		fault()
+	}
 	codes := []string{"AccessDeniedException", "InternalFailure", "ServiceNotFound", "InvalidInput"}
 	for i, operation := range operations {
 		for j, phase := range slices.Sorted(maps.Keys(phases)) {
@@ -91,6 +102,61 @@ func TestFailingRequestsAreBounded(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// TestReadOnly_ListsRarely: a registry that is only imported from has no permission to verify IDs, so it lists namespaces and services, of which AWS allows an
+// account two in four seconds. One answer that the service does not exist is no reason for that, and many are one less and less often.
+func TestReadOnly_ListsRarely(t *testing.T) {
+	warmUp(t)
+	for name, tt := range map[string]struct {
+		code           string
+		failures, most int64
+	}{
+		"one answer without the service":   {"ServiceNotFound", 1, 0},
+		"one answer without the namespace": {"NamespaceNotFound", 1, 0},
+		"two answers":                      {"ServiceNotFound", 2, 1},
+		"the service is never found":       {"ServiceNotFound", 1e6, 6},
+		"the namespace is never found":     {"NamespaceNotFound", 1e6, 6},
+		"access is denied":                 {"AccessDeniedException", 1e6, 6},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
+				var failures, lists atomic.Int64
+				w.intercept = func(req request) (code, body string, ok bool) {
+					if req.cluster == cls2.ClusterID && req.operation == "ListNamespaces" {
+						lists.Add(1)
+					}
+					if req.cluster == cls2.ClusterID && req.operation == "DiscoverInstances" && req.names("members") && failures.Add(-1) >= 0 {
+						return tt.code, "", true
+					}
+					return "", "", false
+				}
+				exporter := w.begin(cls1, nil)
+				publish(w.t, exporter.Registry, webExport("cls1", 1, 1))
+				reader := w.begin(cls2, nil, func(cfg *Config) { cfg.ReadOnly = true })
+				sees := func(endpoints int) func() bool {
+					return func() bool {
+						view, ok := viewOf(w.t, reader.Registry, webKey(1))
+						return ok && len(view.Exports) == 1 && view.Exports[0].Equal(registry.Published(webExport("cls1", 1, endpoints)))
+					}
+				}
+				w.until(2*time.Minute, "the export is imported", sees(1))
+				lists.Store(0)
+				for range 2 { // the second time, it lists as soon as the first time
+					failures.Store(tt.failures)
+					time.Sleep(10 * time.Minute)
+					failures.Store(0)
+					time.Sleep(time.Minute)
+				}
+				if n := lists.Load(); n > 2*tt.most {
+					t.Errorf("%d lists of namespaces, want at most %d", n, 2*tt.most)
+				}
+				publish(w.t, exporter.Registry, webExport("cls1", 1, 2))
+				w.until(time.Minute, "a change is imported", sees(2))
+			})
+		})
 	}
 }
 

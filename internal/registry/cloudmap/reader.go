@@ -94,6 +94,9 @@ func (r *reader) readMembers(ctx context.Context) (controlPlace, []api.Instance,
 		r.control.doubtAfter(err)
 		return place, nil, fmt.Errorf("reading the members of the clusterset: %w", err)
 	}
+	if r.cfg.ReadOnly {
+		r.control.confirm()
+	}
 	return place, instances, nil
 }
 
