@@ -19,7 +19,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/mapped/servicesfile"
 )
 
-// attrZone is the attribute in which ECS writes the Availability Zone of a task.
+// attrZone is the attribute in which ECS writes the Availability Zone of a task with Service Discovery. The name that Service Connect uses is not verified.
 const attrZone = "AVAILABILITY_ZONE"
 
 // unknownTime is a plausible creation time for mcs.Sanitize, which reports exports without one.

@@ -223,8 +223,34 @@ func (r *running) problems() []string {
 	return members[0].Problems
 }
 
-// startRegistry runs a registry with short intervals, and the file with text, "" for no file.
+// startRegistry runs a registry until the test ends.
 func startRegistry(t *testing.T, c *cloud, text string, change ...func(*Config)) *running {
+	t.Helper()
+	r := newRegistry(t, c, text, change...)
+	run(t, r, func(key mcs.Key) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.notified[key]++
+	})
+	return r
+}
+
+// run runs a registry until the test ends.
+func run(t *testing.T, reg registry.Registry, notify func(mcs.Key)) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- reg.Run(ctx, notify) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+// newRegistry creates a registry with short intervals, and the file with text, "" for no file.
+func newRegistry(t *testing.T, c *cloud, text string, change ...func(*Config)) *running {
 	t.Helper()
 	rates := map[string]api.Rate{}
 	for operation := range api.DefaultRates() {
@@ -249,21 +275,6 @@ func startRegistry(t *testing.T, c *cloud, text string, change ...func(*Config))
 	if text != "" {
 		r.writeFile(text)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() {
-		done <- r.Run(ctx, func(key mcs.Key) {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.notified[key]++
-		})
-	}()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
-		}
-	})
 	return r
 }
 
