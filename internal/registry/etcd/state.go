@@ -441,7 +441,7 @@ func (s *state) believe(now time.Time, c *cluster, a author, r memberRecord, new
 		c.settled = max(c.settled, s.keyring.Last(s.name, r.ClusterID, a.key).Generation)
 	}
 	s.keyring.Observe(trust.Record{Registry: s.name, ClusterID: r.ClusterID, UID: r.UID, Key: a.key, At: r.time(), Farewell: r.Farewell})
-	c.isReturning = !s.keyring.IsReturnSaved(r.ClusterID)
+	c.isReturning = !r.Farewell && (c.isReturning || !s.keyring.IsReturnSaved(r.ClusterID)) // observeHeartbeats ends it, and notifies of the exports
 	if c.left {
 		c.drop(changed)
 		s.liveness.Remove(r.ClusterID)

@@ -309,7 +309,7 @@ func TestStateOldExportAtReturn(t *testing.T) {
 // TestStateReturnIsSavedFirst kills the reader while a cluster returns that had left or was forgotten: the next process must not take the imports that were made since
 // for those of before.
 func TestStateReturnIsSavedFirst(t *testing.T) {
-	for name, pin := range map[string]trust.Pin{"left": {Left: true}, "forgotten": {Forgotten: true}} {
+	for name, pin := range map[string]trust.Pin{"left": {Left: true}, "forgotten": {Forgotten: true}, "left, and another record once it is saved": {Left: true}} {
 		t.Run(name, func(t *testing.T) {
 			s := newStateTest(t)
 			pin.Key, pin.UID = authorOf(t, cls2).key, cls2.UID
@@ -322,6 +322,9 @@ func TestStateReturnIsSavedFirst(t *testing.T) {
 			ended, end := context.WithCancel(t.Context())
 			end()
 			s.keyring.Run(ended) // it saves once
+			if strings.Contains(name, "another record") {
+				s.show(s.member(1, map[int]int64{0: 1}))
+			}
 			changed := engine.Keys{}
 			s.observeHeartbeats(s.at(1), changed)
 			if _, ok := changed[webKey(0)]; !ok {

@@ -465,7 +465,7 @@ func (c *catalogs) observe(now time.Time, cluster *catalog, r format.Member, isC
 		Registry: c.registry, ClusterID: r.ClusterID, UID: r.UID, Key: r.Key, At: r.Time(), Farewell: r.Farewell,
 	})
 	cluster.left = r.Farewell
-	cluster.isReturning = !c.keyring.IsReturnSaved(r.ClusterID)
+	cluster.isReturning = !r.Farewell && (cluster.isReturning || !c.keyring.IsReturnSaved(r.ClusterID)) // makeCertain ends it, and notifies of the exports
 	if r.Farewell {
 		cluster.isMissing = false
 		c.liveness.Remove(r.ClusterID)

@@ -406,7 +406,7 @@ func TestFarewell(t *testing.T) {
 // TestReturnIsSavedFirst kills the reader while a cluster returns that had left: the next process must not take the imports that were made since for those of before
 // the farewell.
 func TestReturnIsSavedFirst(t *testing.T) {
-	for name, pin := range map[string]trust.Pin{"left": {Left: true}, "forgotten": {Forgotten: true}} {
+	for name, pin := range map[string]trust.Pin{"left": {Left: true}, "forgotten": {Forgotten: true}, "left, and another record once it is saved": {Left: true}} {
 		t.Run(name, func(t *testing.T) {
 			s := newStory(t)
 			pin.Key, pin.UID, pin.Last = s.record.Key, s.record.UID, map[string]trust.Time{"": {Generation: 100, Heartbeat: 1}}
@@ -417,11 +417,16 @@ func TestReturnIsSavedFirst(t *testing.T) {
 			s.members(s.record)
 			s.read()
 			s.members(s.record)
+			s.record.Heartbeat++
+			s.members(s.record)
 			s.expect("not saved", theKey, "unknown")
 
 			ended, end := context.WithCancel(t.Context())
 			end()
 			s.catalogs.keyring.Run(ended) // it saves once
+			if strings.Contains(name, "another record") {
+				s.record.Heartbeat++
+			}
 			s.notified("saved", s.members(s.record), "web-0")
 			s.expect("saved", theKey, "•")
 
