@@ -16,6 +16,9 @@ type Report struct {
 	Keys []mcs.Key
 	// Reading and Writing are the reasons why reading and writing do not work, nil while they do.
 	Reading, Writing error
+	// Audited is the time at which all records of this cluster were read last, to find those that others have deleted or changed. It is zero in a registry that
+	// shows such changes at once.
+	Audited time.Time
 }
 
 // Reporter is a Registry with a Report. It answers from memory.

@@ -39,6 +39,9 @@ type Status struct {
 	// ReadProblem and WriteProblem are the current problems of reading and writing the registry.
 	ReadProblem  string `json:"readProblem,omitempty"`
 	WriteProblem string `json:"writeProblem,omitempty"`
+	// Audited is the time at which all records of this cluster in the registry were read last, to find those that others have deleted. It is nil before, and
+	// in a registry that shows such changes at once.
+	Audited *time.Time `json:"audited,omitempty"`
 	// Members are the clusters of the clusterset, sorted by ID.
 	Members []Member `json:"members,omitempty"`
 	// PathHealth is --path-health. Paths are the paths from this cluster to the others, sorted by ID; none if it is off. FaultHere reports whether

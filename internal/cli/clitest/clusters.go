@@ -88,7 +88,7 @@ func NewClusters() Clusters {
 				Property(aboutv1beta1.ClusterIDProperty, id), Property(aboutv1beta1.ClusterSetIDProperty, "set1"),
 			},
 			ControllerStatus: status.Status{
-				Version: "v1.2.3", Time: Today, Leader: true, Registry: "cloudmap", Synced: true,
+				Version: "v1.2.3", Time: Today, Leader: true, Registry: "cloudmap", Synced: true, Audited: ptr.To(Today.Add(-90 * time.Second)),
 				Identity: &mcs.Identity{ClusterID: id, ClusterSetID: "set1", UID: "uid-" + id},
 				Members: []status.Member{
 					{ClusterID: "cls1", UID: "uid-cls1", Version: "v1.2.3", Key: "key-of-cls1", HeartbeatAge: 2.1},

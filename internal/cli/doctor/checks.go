@@ -365,6 +365,9 @@ func (f *clusterFacts) budgetsCheck() check.Check {
 // exportsCheck checks the exports of this cluster, as its controller and those of the other contexts see them.
 func (f *clusterFacts) exportsCheck() check.Check {
 	c := check.Check{Name: "exports", Result: check.OK, Detail: "the registry has confirmed all exports of this cluster"}
+	if at := f.controller.Audited; at != nil {
+		c.Detail += ", as of the last audit at " + at.UTC().Format(time.RFC3339)
+	}
 	for _, p := range f.controller.Publications {
 		if p.Problem != "" {
 			return check.Check{

@@ -101,6 +101,9 @@ func (s *statusSource) Status(ctx context.Context) status.Status {
 	out.Budgets, out.OverBudget = s.budgets()
 	report := registry.ReportOf(session.Registry)
 	out.ReadProblem, out.WriteProblem = problemText(report.Reading), problemText(report.Writing)
+	if !report.Audited.IsZero() {
+		out.Audited = &report.Audited
+	}
 	members, err := session.Registry.Members(ctx)
 	if err != nil {
 		if notRead := registry.ErrNotSynced.Error(); out.ReadProblem == "" && !strings.HasSuffix(err.Error(), notRead) {

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -210,6 +211,58 @@ func (s survival) run(t *testing.T, options cloudmaplocal.Options, restarts bool
 	changed := webExport("cls1", 0, 2)
 	publish(t, exporter.Registry, changed)
 	w.until(10*time.Second, "a change is propagated", sees(t, third.Registry, changed))
+}
+
+// TestSurvival_ReportsDeletedPages: an export is not exported while an audit has shown that another user has deleted its page. Before the audit the report says
+// when the last one was.
+func TestSurvival_ReportsDeletedPages(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newSimulation(t, 0, openOptions(t))
+		v := &otherWriter{simulation: w}
+		key := webKey(1)
+		var mu sync.Mutex
+		notified := map[registry.PublishState]time.Time{} // the first notification with each state since the pages were deleted
+		exporter := w.begin(cls1, func(p *process, k mcs.Key) {
+			if k != key {
+				return
+			}
+			view, ok := viewOf(t, p.Registry, key)
+			mu.Lock()
+			defer mu.Unlock()
+			if _, isKnown := notified[view.Local.State]; ok && !isKnown {
+				notified[view.Local.State] = time.Now()
+			}
+		})
+		publish(t, exporter.Registry, webExport("cls1", 1, 1))
+		w.until(time.Minute, "it is exported", isExported(t, exporter.Registry, key))
+		time.Sleep(3 * time.Minute)
+		local := func() registry.PublishStatus {
+			view, _ := viewOf(t, exporter.Registry, key)
+			return view.Local
+		}
+		audited := exporter.Report().Audited
+		if age := time.Since(audited); age > defaultTimes().Audit+2*settings.PollInterval {
+			t.Errorf("the last audit was %v ago", age)
+		}
+		v.deleteAll(false, "catalog.cls1")
+		mu.Lock()
+		clear(notified)
+		mu.Unlock()
+		w.until(defaultTimes().Audit+10*time.Second, "an audit shows it", func() bool { return local().State == registry.Pending })
+		if now := exporter.Report().Audited; !now.After(audited) {
+			t.Errorf("the last audit was at %v, and at %v before", now, audited)
+		}
+		if err := local().Err; err == nil || !strings.Contains(err.Error(), "another client has deleted") {
+			t.Errorf("the reason is %v", err)
+		}
+		w.until(time.Minute, "it is exported again", func() bool { return local().State == registry.Exported && local().Err == nil })
+		mu.Lock()
+		defer mu.Unlock()
+		if pending, exported := notified[registry.Pending], notified[registry.Exported]; pending.IsZero() || !exported.After(pending) {
+			t.Errorf("notified as pending at %v, as exported at %v", pending, exported)
+		}
+	})
 }
 
 // TestSurvival_PagesReturnForNewProcess: pages that another writer removed matter to a process that starts. Their cluster writes them again when it

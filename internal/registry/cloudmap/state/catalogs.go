@@ -823,6 +823,7 @@ func (c *catalogs) audit(now time.Time, instances []api.Instance, isAlone bool, 
 	byPage := format.GroupByPage(instances)
 	for i := range own.pages {
 		p := &own.pages[i]
+		wasLost := p.lost
 		p.stored = format.CountParts(i, byPage[i])
 		img, err := format.JoinPage(i, byPage[i], c.authors...)
 		switch {
@@ -835,6 +836,9 @@ func (c *catalogs) audit(now time.Time, instances []api.Instance, isAlone bool, 
 		default:
 			p.lost = p.read
 			c.page(now, c.identity.ClusterID, i, byPage[i], changed)
+		}
+		if p.lost != wasLost {
+			diff(p.exports, nil, changed) // they are exported no longer, or again
 		}
 	}
 }

@@ -1137,7 +1137,17 @@ func TestAudit(t *testing.T) {
 			t.Errorf("page %d: read %v, %d exports, %d parts in the store; want read, %d and 1", page, p.read, len(p.exports), p.stored, want)
 		}
 	}
-	// Another writer removes a page.
+	// Another writer removes a page. The status of its exports changes, and again when it is back.
+	clear(changed)
+	c.audit(s.now, slices.Concat(ahead, left), true, changed)
+	if _, isChanged := changed[webKey(0)]; !isChanged || len(changed) != 1 {
+		t.Errorf("changed keys %v, want the one of the removed page", changed)
+	}
+	clear(changed)
+	c.audit(s.now, slices.Concat(first, ahead, left), true, changed)
+	if _, isChanged := changed[webKey(0)]; !isChanged || len(changed) != 1 || shown.pages[thePage].lost {
+		t.Errorf("changed keys %v, want the one of the page that is back", changed)
+	}
 	c.audit(s.now, slices.Concat(ahead, left), true, changed)
 	if got := shown.unreadPages(s.now); !slices.Equal(got, []int{thePage}) {
 		t.Errorf("pages %v have to be read again, want %d", got, thePage)

@@ -2,6 +2,7 @@ package state
 
 import (
 	"cmp"
+	"errors"
 	"maps"
 	"time"
 
@@ -611,15 +612,19 @@ func (p *ownPage) dropWithdrawals() {
 	}
 }
 
+// errPageGone is the reason why an export is not in the registry any more.
+var errPageGone = errors.New("the registry does not have this export any more: another client has deleted its page. The controller writes it again within a " +
+	"minute, and the imports of the other clusters stay")
+
 // publication returns the status of the export of key, given the catalog that the registry shows. Other clusters do not see a page that is not
-// announced.
+// announced, and those that start do not see one that was lost.
 func (o *outbox) publication(key mcs.Key, shown *catalog) registry.PublishStatus {
 	p, page := &o.pages[format.PageOf(key)], &shown.pages[format.PageOf(key)]
 	want, asked := p.want[key]
 	have, isShown := page.exports[key]
 	announced := shown.shows(format.PageOf(key))
 	switch {
-	case announced && isShown && (!asked || want != nil && have.Equal(registry.Published(*want))):
+	case announced && isShown && !page.lost && (!asked || want != nil && have.Equal(registry.Published(*want))):
 		return registry.PublishStatus{State: registry.Exported}
 	case want == nil && !isShown && (page.read || !asked):
 		return registry.PublishStatus{State: registry.Absent}

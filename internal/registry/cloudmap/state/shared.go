@@ -97,6 +97,9 @@ func (s *shared) publication(key mcs.Key) registry.PublishStatus {
 	result := s.outbox.publication(key, s.shown())
 	if result.State == registry.Pending && result.Err == nil {
 		result.Err = cmp.Or(s.writeProblem.Err(), s.readProblem.Err())
+		if result.Err == nil && s.shown().pages[format.PageOf(key)].lost {
+			result.Err = errPageGone
+		}
 	}
 	if s.view != nil && result.State == registry.Exported {
 		result.Warnings = s.view.Warnings(key)

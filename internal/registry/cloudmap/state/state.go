@@ -268,7 +268,9 @@ func (s *State) Report() registry.Report {
 			}
 		}
 	}
-	report := registry.Report{Keys: slices.Collect(maps.Keys(keys)), Reading: s.readProblem.Err(), Writing: cmp.Or(s.writeProblem.Err(), s.pageProblem.Err())}
+	report := registry.Report{
+		Keys: slices.Collect(maps.Keys(keys)), Reading: s.readProblem.Err(), Writing: cmp.Or(s.writeProblem.Err(), s.pageProblem.Err()), Audited: s.Reads.audited,
+	}
 	if uid := s.claim.refused(); uid != "" {
 		report.Writing = &registry.DuplicateIDError{ClusterID: s.cfg.Identity.ClusterID, OtherUID: uid}
 	}
