@@ -184,6 +184,9 @@ type update struct {
 	ownExports int
 	// refused counts the records of other clusters that were refused.
 	refused int
+	// hasNewProcess is set if another cluster has a new process, clusters is the number of clusters.
+	hasNewProcess bool
+	clusters      int
 	// members are known if all clusters were reviewed.
 	reviewed bool
 	members  []registry.Member
@@ -295,7 +298,8 @@ func (m *mirror) complete(u *update, reviews bool) {
 	}
 	u.revision, u.alive = m.state.revision, m.state.aliveOf(m.own)
 	u.ownExports, u.refused, u.relist = m.state.countExports(m.own), m.state.refused, m.state.relist
-	m.state.refused = 0
+	u.hasNewProcess, u.clusters = m.state.hasNewProcess, len(m.state.clusters)
+	m.state.refused, m.state.hasNewProcess = 0, false
 }
 
 // markUnanswered records that etcd did not answer.

@@ -37,6 +37,8 @@ type session struct {
 	record, written memberRecord
 	recordRevision  int64
 	heartbeatAt     time.Time
+	// answeredAt is the time at which this process last answered a new process of another cluster.
+	answeredAt time.Time
 	// saved is the heartbeat that the next process finds. isBegun is true once that is one of this process.
 	saved   engine.SavedHeartbeat
 	isBegun bool
@@ -320,6 +322,19 @@ func (s *session) recordSaved(saved engine.SavedHeartbeat) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.saved, s.isBegun = saved, true
+}
+
+// answer has the record written soon, at most once in a heartbeat interval: a new process of another cluster cannot know before that it has read the latest one.
+func (s *session) answer(now time.Time, clusters int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now.Sub(s.answeredAt) < s.interval {
+		return
+	}
+	s.answeredAt = now
+	if at := now.Add(engine.AnswerDelay(s.clusterID, clusters, s.interval)); at.Before(s.heartbeatAt) {
+		s.heartbeatAt = at
+	}
 }
 
 // recordWritten records that the member record was written at revision. If that took longer than a heartbeat interval, exports have their turn before the next one.

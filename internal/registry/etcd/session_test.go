@@ -127,3 +127,25 @@ func TestSession_WritesExportsBetweenSlowHeartbeats(t *testing.T) {
 		t.Errorf("after the exports have had their turn: %+v, %v, want a heartbeat", next, err)
 	}
 }
+
+// TestSession_AnswersNewProcess: a new process of another cluster gets a later record soon, by one heartbeat that comes early. Processes that restart all the time do not
+// make more writes.
+func TestSession_AnswersNewProcess(t *testing.T) {
+	s := newSession(fast(cls1))
+	now := time.Now()
+	s.acquire(now, 5)
+	s.heartbeatAt = now.Add(s.interval)
+	if s.answer(now, 3); s.untilHeartbeat(now) > 0 {
+		t.Errorf("the answer comes after %v, want at once", s.untilHeartbeat(now))
+	}
+	now = now.Add(s.interval / 2)
+	s.heartbeatAt = now.Add(s.interval)
+	s.settled = true
+	if s.answer(now, 3); s.untilHeartbeat(now) != s.interval {
+		t.Errorf("another answer half an interval later comes after %v, want the next heartbeat", s.untilHeartbeat(now))
+	}
+	now = now.Add(s.interval / 2)
+	if s.answer(now, 3); s.untilHeartbeat(now) > 0 {
+		t.Errorf("the answer an interval later comes after %v, want at once", s.untilHeartbeat(now))
+	}
+}

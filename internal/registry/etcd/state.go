@@ -54,6 +54,8 @@ type state struct {
 	refused int
 	// relist is true if values that were refused before may be valid with a cluster's new key: they must be read again.
 	relist bool
+	// hasNewProcess is set if another cluster has a new process since the last read.
+	hasNewProcess bool
 	// revision is the revision up to which everything was read.
 	revision int64
 	clusters map[string]*cluster
@@ -98,6 +100,11 @@ type cluster struct {
 	// isReturning is set from the return of the cluster until it is saved that it has not left. Until then its exports are unknown: the next process must not take
 	// imports of them for those that ended with the farewell.
 	isReturning bool
+	// isUnmatched is set if a previous process has read records of the cluster, until etcd shows exactly the exports that a record names, which is not older than
+	// those. Until then what etcd shows may be an earlier version of an export, which another user has written again. first is the time of the first record that
+	// this process has read, while it may be older: zero after a later one, or when the cluster is stale.
+	isUnmatched bool
+	first       trust.Time
 	// rival is the record of another cluster under this cluster's own ID, the zero value if there is none; rivalSeen is the time at which it was
 	// first read.
 	rival     memberRecord
@@ -299,7 +306,7 @@ func (s *state) applyKey(c *cluster, p pair, id string, changed engine.Keys) {
 			c.unrecognized[p.key] = err.Error()
 		}
 	case keyKind == kindAlive:
-		c.applyAlive(p)
+		s.applyAlive(c, p)
 	default:
 		before := c.shown[key].revision
 		if s.applyExport(c, p, key, changed) && id != s.own {
@@ -433,11 +440,14 @@ func (s *state) believe(now time.Time, c *cluster, a author, r memberRecord, new
 	}
 	c.latest = max(c.latest, r.latest())
 	c.compareProperties(r, changed)
+	wasKnown := c.known
 	c.known, c.forgotten, c.record, c.left = true, false, r, r.Farewell
 	if r.ClusterID == s.own {
 		return // this cluster, or in a registry that it only imports from a cluster with the same ID, whose key must not become the one of this ID
 	}
-	if pin, _ := s.keyring.Pin(r.ClusterID); pin.Left { // its exports ended with the farewell, which may be gone
+	pin, _ := s.keyring.Pin(r.ClusterID)
+	c.compareFirst(pin, a, r, s.name, wasKnown)
+	if pin.Left { // its exports ended with the farewell, which may be gone
 		c.settled = max(c.settled, s.keyring.Last(s.name, r.ClusterID, a.key).Generation)
 	}
 	s.keyring.Observe(trust.Record{Registry: s.name, ClusterID: r.ClusterID, UID: r.UID, Key: a.key, At: r.time(), Farewell: r.Farewell})
@@ -445,6 +455,15 @@ func (s *state) believe(now time.Time, c *cluster, a author, r memberRecord, new
 	if c.left {
 		c.drop(changed)
 		s.liveness.Remove(r.ClusterID)
+	}
+}
+
+// compareFirst decides whether record r may be older than one that a previous process has read: the pins of a process that was killed lack the latest ones.
+func (c *cluster) compareFirst(pin trust.Pin, a author, r memberRecord, registryName string, wasKnown bool) {
+	if !wasKnown && pin.Key == a.key && pin.Last[registryName] != (trust.Time{}) && !pin.Left && !pin.Forgotten {
+		c.isUnmatched, c.first = true, r.time()
+	} else if r.time().After(c.first) {
+		c.first = trust.Time{} // the cluster has written it since
 	}
 }
 
@@ -495,7 +514,7 @@ func (c *cluster) drop(changed engine.Keys) {
 		c.loose[key] = struct{}{}
 	}
 	maps.DeleteFunc(c.loose, func(key mcs.Key, _ struct{}) bool { _, isShown := c.shown[key]; return !isShown })
-	c.complete, c.settled = false, c.record.Generation
+	c.complete, c.isUnmatched, c.first, c.settled = false, false, trust.Time{}, c.record.Generation
 }
 
 // forget drops a cluster until its next record.
@@ -515,11 +534,13 @@ func (s *state) forget(id string, changed engine.Keys) {
 	}
 }
 
-func (c *cluster) applyAlive(p pair) {
+func (s *state) applyAlive(c *cluster, p pair) {
+	before := c.alive.number
 	c.alive = aliveState{}
 	if !p.deleted {
 		c.alive = parseAlive(p.value, p.revision, p.lease)
 	}
+	s.hasNewProcess = s.hasNewProcess || s.synced && c.id != s.own && c.alive.number != 0 && c.alive.number != before
 }
 
 // applyExport applies the change of an export's key. An export that is missing, unreadable, not signed or older than before stays as
@@ -574,7 +595,7 @@ func (c *cluster) unshow(key mcs.Key) {
 
 // isNews reports whether the cluster has signed an export after those that it is known to have, or to have withdrawn.
 func (c *cluster) isNews(key mcs.Key, e shownExport) bool {
-	if !e.signed || !c.known || c.left {
+	if !e.signed || !c.known || c.left || c.isUnmatched {
 		return false
 	}
 	if held, isHeld := c.held[key]; isHeld {
@@ -600,10 +621,10 @@ func (c *cluster) hold(key mcs.Key, e shownExport, changed engine.Keys) {
 // settle ends the exports that the cluster has withdrawn, if etcd shows exactly those that its record names. The record may be there
 // after the exports: only now is it known which of the others are old.
 func (c *cluster) settle(changed engine.Keys) {
-	if !c.known || c.left || c.record.Exports == nil || c.record.Exports.Digest != c.digest {
+	if !c.known || c.left || c.record.Exports == nil || c.record.Exports.Digest != c.digest || c.first != (trust.Time{}) {
 		return
 	}
-	c.complete, c.settled = true, c.record.Generation
+	c.complete, c.isUnmatched, c.settled = true, false, c.record.Generation
 	for key := range c.loose {
 		if e := c.shown[key]; e.signed {
 			c.hold(key, e, changed)
@@ -649,6 +670,10 @@ func (s *state) observeHeartbeats(now time.Time, changed engine.Keys) {
 	for _, id := range s.liveness.ObserveHeartbeats(now, heartbeats) {
 		if c := s.clusters[id]; c != nil {
 			c.addHeld(changed)
+			if s.liveness.IsStale(id) && c.first != (trust.Time{}) {
+				c.first = trust.Time{} // a later record would have been read
+				c.settle(changed)
+			}
 		}
 	}
 }

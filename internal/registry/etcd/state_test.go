@@ -235,9 +235,23 @@ func TestStateAfterRestart(t *testing.T) {
 	t.Run("one export is missing", func(t *testing.T) {
 		s := start(t)
 		s.list(s.member(0, map[int]int64{0: 5, 1: 6}), s.export(0, 1, 5))
-		s.want("one", 1, -1, -1)
+		s.want("one", -1, -1, -1)
 		s.show(s.export(1, 2, 7), s.member(1, map[int]int64{0: 5, 1: 7}))
 		s.want("both again", 1, 2, 0)
+	})
+	t.Run("an old export is written again", func(t *testing.T) {
+		s := start(t)
+		s.list(s.member(1, map[int]int64{0: 5, 1: 6}), s.export(0, 9, 4), s.export(1, 1, 6))
+		s.want("the record names another one", -1, -1)
+		s.show(s.export(0, 1, 5), s.member(2, map[int]int64{0: 5, 1: 6}))
+		s.want("as before", 1, 1)
+	})
+	t.Run("an old export is written again while the cluster starts", func(t *testing.T) {
+		s := start(t)
+		s.list(pair{key: s.layout.member("cls2"), value: memberValue(t, cls2, s.at(1), nil)}, s.export(0, 9, 4), s.export(1, 1, 6))
+		s.want("the record names none", -1, -1)
+		s.show(s.export(0, 2, 7), s.member(2, map[int]int64{0: 7, 1: 6}))
+		s.want("the cluster has written all", 2, 1)
 	})
 	t.Run("an older record", func(t *testing.T) {
 		s := start(t)
@@ -257,7 +271,58 @@ func TestStateAfterRestart(t *testing.T) {
 	t.Run("withdrawn meanwhile", func(t *testing.T) {
 		s := start(t)
 		s.list(s.member(5, map[int]int64{0: 5}), s.export(0, 1, 5))
+		s.want("the first record", -1, -1)
+		s.show(s.member(6, map[int]int64{0: 5}))
 		s.want("withdrawn", 1, 0)
+	})
+}
+
+// TestStateAfterRestart_OldRecord kills the reader before it has saved the records that it has read last, and sets etcd back to an earlier state: the record that the
+// next process reads first may be that of a backup. It counts when a later one follows, or when the cluster is stale.
+func TestStateAfterRestart_OldRecord(t *testing.T) {
+	start := func(t *testing.T) *stateTest {
+		s := newStateTest(t)
+		store := registrytest.Pins{}
+		s.keyring = store.Load(t)
+		s.list(s.member(0, map[int]int64{0: 5}), s.export(0, 1, 5))
+		ended, end := context.WithCancel(t.Context())
+		end()
+		s.keyring.Run(ended) // it saves once
+		s.show(s.member(1, map[int]int64{0: 7, 1: 6}), s.export(0, 2, 7), s.export(1, 1, 6))
+		s.want("imported", 2, 1)
+		s.restart()
+		s.keyring = store.Load(t)
+		s.list(s.member(0, map[int]int64{0: 5}), s.export(0, 1, 5))
+		s.want("set back", -1, -1)
+		return s
+	}
+	t.Run("a later record", func(t *testing.T) {
+		s := start(t)
+		s.show(s.member(2, map[int]int64{0: 7, 1: 6}))
+		s.want("the exports are not there yet", -1, -1)
+		s.show(s.export(0, 2, 7), s.export(1, 1, 6))
+		s.want("as before", 2, 1)
+	})
+	t.Run("the same exports", func(t *testing.T) {
+		s := start(t)
+		if changed := s.show(s.member(2, map[int]int64{0: 5})); len(changed) != 1 {
+			t.Errorf("%d keys changed, want 1", len(changed))
+		}
+		s.want("the cluster has set them back", 1, 0)
+	})
+	t.Run("the cluster is stale", func(t *testing.T) {
+		s := start(t)
+		changed := engine.Keys{}
+		for seconds := 0; !s.liveness.IsStale("cls2"); seconds += 10 {
+			s.want("it has no later record", -1, -1)
+			s.rev++
+			s.apply(s.at(seconds), []pair{{key: s.layout.member("cls1"), value: memberValue(t, cls1, s.at(seconds), nil), revision: s.rev}}, changed)
+			s.observeHeartbeats(s.at(seconds), changed)
+		}
+		s.want("a later record would have been read", 1, 0)
+		if _, ok := changed[webKey(0)]; !ok {
+			t.Errorf("notified of %v", changed)
+		}
 	})
 }
 
@@ -623,5 +688,35 @@ func TestState_FindsGaps(t *testing.T) {
 		if s.relist != step.relist {
 			t.Errorf("%s: a list is requested: %t, want %t", step.what, s.relist, step.relist)
 		}
+	}
+}
+
+// TestState_FindsNewProcess: the key alive of another cluster shows a new process, one that was there before this process started and the renewal of its own do not.
+func TestState_FindsNewProcess(t *testing.T) {
+	s := newStateTest(t)
+	alive := func(id string, number int64) pair {
+		return pair{key: s.layout.alive(id), value: []byte(aliveValue("uid", number)), lease: 7}
+	}
+	s.list(alive("cls2", 1))
+	for _, step := range []struct {
+		what string
+		p    pair
+		want bool
+	}{
+		{"the same process", alive("cls2", 1), false},
+		{"its key is gone", pair{key: s.layout.alive("cls2"), deleted: true}, false},
+		{"the next process", alive("cls2", 2), true},
+		{"another cluster", alive("cls3", 1), true},
+		{"this cluster", alive("cls1", 3), false},
+		{"a value that no controller writes", pair{key: s.layout.alive("cls3"), value: []byte("uid")}, false},
+	} {
+		s.hasNewProcess = false
+		if s.show(step.p); s.hasNewProcess != step.want {
+			t.Errorf("%s: a new process: %t, want %t", step.what, s.hasNewProcess, step.want)
+		}
+	}
+	s.restart()
+	if s.list(alive("cls2", 3)); s.hasNewProcess {
+		t.Error("a process that ran before this one started counts as new")
 	}
 }

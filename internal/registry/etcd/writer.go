@@ -110,6 +110,9 @@ func (w *writer) observe(u update) {
 	if w.session.observe(u.alive, u.revision) {
 		w.cfg.Logger.Info("Key alive was removed or written by another process", "key", w.store.layout.alive(w.store.id))
 	}
+	if u.hasNewProcess {
+		w.session.answer(time.Now(), u.clusters)
+	}
 	w.countPending()
 	w.wake.Set()
 }

@@ -2,8 +2,6 @@ package state
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/binary"
 	"maps"
 	"slices"
 	"time"
@@ -367,25 +365,9 @@ func (s *Reads) selectNamespaces() *format.NamespaceSelection {
 func (s *Reads) answerProcess(now time.Time) {
 	if now.Sub(s.answered) >= s.cfg.HeartbeatInterval {
 		s.answered = now
-		s.answerAt = now.Add(answerDelay(s.cfg.Identity.ClusterID, len(s.catalogs.clusters), s.cfg.HeartbeatInterval))
+		s.answerAt = now.Add(engine.AnswerDelay(s.cfg.Identity.ClusterID, len(s.catalogs.clusters), s.cfg.HeartbeatInterval))
 		s.WriteSignal.Set()
 	}
-}
-
-// answersPerSecond is the rate at which the clusters of a clusterset answer a new process: half of the 50 writes a second that AWS is known to accept from an
-// account (docs/cost.md). The first answersAtOnce do so at once.
-const (
-	answersPerSecond = 25
-	answersAtOnce    = 25
-)
-
-// answerDelay returns how long a cluster waits until it answers a new process of another one. All clusters read the new process at the same time. Without the
-// delay, 1,000 of them would write at once, and from then on all heartbeats together. The delay of a cluster is always the same, and is below the heartbeat
-// interval, which makes the write needless.
-func answerDelay(id string, clusters int, interval time.Duration) time.Duration {
-	within := min(time.Duration(max(0, clusters-answersAtOnce))*time.Second/answersPerSecond, interval)
-	hash := sha256.Sum256([]byte(id))
-	return time.Duration(float64(within) * float64(binary.BigEndian.Uint32(hash[:])) / (1 << 32))
 }
 
 // logRefusal logs at intervals that another writer stores records under this cluster's ID. The caller holds s.mu.
