@@ -131,7 +131,7 @@ func (tr *trial) check() {
 
 // reported reports whether the controller has published what its user wants of a key.
 func (a *actor) reported(k int) bool {
-	want, _ := a.process.state.Writes.DesiredInstances(webKey(k))
+	want, _ := a.process.state.Writes.DesiredInstances(a.trial.keys[k])
 	return want != nil && want.Equal(*a.wanted(k))
 }
 
@@ -147,8 +147,11 @@ func (a *actor) checkViewOf(other *actor) {
 	for k := range allKeys {
 		view := a.views[k]
 		exp := exportOf(view.View, id)
-		if !view.ok || slices.Contains(view.Unknown, id) || slices.Contains(view.Unseen, id) {
-			if last[k].at.After(a.process.began) && other.find(k, nil, last[k].index) < 0 {
+		if !a.uses(k) {
+			continue
+		}
+		if view.isOpen(id) {
+			if last[k].at.After(a.knownSince(k)) && other.find(k, nil, last[k].index) < 0 {
 				a.trial.fail("%s has seen %s's export %d and does not know of it any more", a.identity.ClusterID, id, k)
 			}
 			continue
@@ -165,11 +168,16 @@ func (a *actor) checkViewOf(other *actor) {
 			continue
 		}
 		a.trial.lastSeen[a.number][k][id] = index
-		if index != last[k].index {
+		if index != last[k].index || !last[k].at.After(a.knownSince(k)) {
 			a.trial.history.Logf("%s sees %s's export %d as %s, number %d", a.identity.ClusterID, id, k, describe(exp), index)
 			last[k] = sight{index, time.Now()}
 		}
 	}
+}
+
+// isOpen reports whether a view leaves open if a cluster exports the key.
+func (v known) isOpen(id string) bool {
+	return !v.ok || slices.Contains(v.Unknown, id) || slices.Contains(v.Unseen, id) || slices.Contains(v.Ignored, id)
 }
 
 // imported reports whether the cluster's ServiceImport of k names another cluster before this step.
@@ -179,15 +187,18 @@ func (a *actor) imported(k int, id string) bool { return a.trial.imports[a.numbe
 func (a *actor) read(k int) {
 	named := a.trial.imports[a.number][k]
 	ids := slices.DeleteFunc(slices.Sorted(maps.Keys(named)), func(id string) bool { return id == a.identity.ClusterID })
-	a.views[k].View, a.views[k].ok = viewOf(a.trial.t, a.process.Registry, webKey(k), ids...)
+	a.views[k].View, a.views[k].ok = viewOf(a.trial.t, a.process.Registry, a.trial.keys[k], ids...)
 }
 
 // writeImports keeps which clusters the ServiceImports name after this step.
 func (a *actor) writeImports() {
 	for k := range allKeys {
+		if !a.uses(k) {
+			continue
+		}
 		view, named := a.views[k], a.trial.imports[a.number][k]
 		for id := range named {
-			if view.ok && !slices.Contains(view.Unknown, id) && !slices.Contains(view.Unseen, id) && id != a.identity.ClusterID {
+			if !view.isOpen(id) && id != a.identity.ClusterID {
 				delete(named, id)
 			}
 		}
@@ -195,6 +206,7 @@ func (a *actor) writeImports() {
 			named[exp.Cluster] = true
 		}
 	}
+	a.reportImports()
 }
 
 // contest is the time for which a clone and the original may both write until the later process has seen the earlier one, and again the time in which the original
@@ -295,7 +307,7 @@ func (tr *trial) checkTwin() {
 		tr.endTwin() // before it takes the silent one for dead, as it should; another member may have forged a farewell of one that cannot write
 		return
 	}
-	view, ok := viewOf(tr.t, tr.twin.Registry, webKey(0))
+	view, ok := viewOf(tr.t, tr.twin.Registry, tr.keys[0])
 	if !ok {
 		return
 	}
@@ -336,8 +348,11 @@ func (tr *trial) checkOutage() {
 func (a *actor) knowledge() string {
 	var text strings.Builder
 	for k := range allKeys {
+		if !a.uses(k) {
+			continue
+		}
 		view := a.views[k]
-		fmt.Fprintln(&text, k, view.ok, view.Unknown, view.Unseen)
+		fmt.Fprintln(&text, k, view.ok, view.Unknown, view.Unseen, view.Ignored)
 		for _, exp := range view.Exports {
 			fmt.Fprintln(&text, " ", exp.Cluster, describe(&exp))
 		}
@@ -352,7 +367,7 @@ func (tr *trial) checkMerges() {
 		var known [][]mcs.Export
 		var inputs []string
 		for _, a := range tr.clusters {
-			if a.process == nil {
+			if a.process == nil || !a.uses(k) {
 				continue
 			}
 			exports := slices.Clone(a.views[k].Exports)
@@ -416,7 +431,18 @@ func (tr *trial) calm() {
 		tr.clearForgedCopy(a)
 		a.finishLeaving()
 	}
-	// The slowest repair is that of a page which another writer deleted: it is found every two minutes.
+	// A page that another writer deleted is found every two minutes.
+	if tr.settle(defaultTimes().Audit) && tr.beginUse() && tr.settle(0) {
+		tr.countUnread()
+		tr.countHealth()
+		tr.settleIn()
+		tr.checkSilence()
+	}
+}
+
+// settle waits until everything is as it was asked for, and no less than atLeast. It reports whether it was so in time.
+func (tr *trial) settle(atLeast time.Duration) bool {
+	tr.t.Helper()
 	patience := 3 * defaultTimes().Audit
 	if tr.shows {
 		patience = 10 * time.Minute // a service of the view that was refused is tried again so seldom
@@ -429,23 +455,21 @@ func (tr *trial) calm() {
 		}
 		tr.check()
 		if tr.t.Failed() {
-			return
+			return false
 		}
-		if time.Since(began) < defaultTimes().Audit || slices.ContainsFunc(tr.clusters, func(a *actor) bool { return a.becomes != nil }) {
+		if time.Since(began) < atLeast || slices.ContainsFunc(tr.clusters, func(a *actor) bool { return a.becomes != nil }) {
 			continue
 		}
 		tr.forgetRetired()
 		unsettled := tr.unsettled()
 		if unsettled == "" {
-			break
+			return true
 		}
 		if time.Since(began) > patience {
 			tr.fail("minutes after the last fault: %s", unsettled)
-			return
+			return false
 		}
 	}
-	tr.settleIn()
-	tr.checkSilence()
 }
 
 // forgetRetired does as administrators do with a cluster whose last record another user has deleted: clusters that were down since then cannot know
@@ -484,12 +508,14 @@ func (tr *trial) unsettled() string {
 		for _, a := range tr.machines {
 			view, own := a.views[k], a.wanted(k)
 			switch {
-			case !view.ok || len(view.Unseen) > 0 || len(view.Unknown) > 0 && !slices.Equal(view.Unknown, []string{garbageCluster}):
-				return fmt.Sprintf("%s does not know of %v's and %v's export %d", a.identity.ClusterID, view.Unknown, view.Unseen, k)
-			case len(view.Stale) > 0:
-				return fmt.Sprintf("%s takes %v for dead", a.identity.ClusterID, view.Stale)
 			case own == nil && view.Local.State != registry.Absent, own != nil && view.Local.State != registry.Exported:
 				return fmt.Sprintf("%s's own export %d is %v, %v", a.identity.ClusterID, k, view.Local.State, view.Local.Err)
+			case !a.uses(k):
+				continue
+			case !view.ok || len(view.Unseen)+len(view.Ignored) > 0 || len(view.Unknown) > 0 && !slices.Equal(view.Unknown, []string{garbageCluster}):
+				return fmt.Sprintf("%s does not know of %v's, %v's and %v's export %d", a.identity.ClusterID, view.Unknown, view.Unseen, view.Ignored, k)
+			case len(view.Stale) > 0:
+				return fmt.Sprintf("%s takes %v for dead", a.identity.ClusterID, view.Stale)
 			}
 			have := slices.Clone(view.Exports)
 			if own != nil {
@@ -527,14 +553,18 @@ func (tr *trial) unshown() string {
 	}
 	for k := range allKeys {
 		want, have := tr.instances(k), map[string]map[string]string(nil)
-		if s, ok := services[webKey(k).Name]; ok {
+		if s, ok := services[tr.keys[k].Name]; ok {
 			listed, err := tr.admin.ListInstances(context.Background(), s)
 			if err != nil {
 				return err.Error()
 			}
 			have = map[string]map[string]string{}
 			for _, instance := range listed {
+				delete(instance.Attributes, api.AttrInitialHealth) // what counts is the health now
 				have[instance.ID] = instance.Attributes
+			}
+			if unhealthy := tr.unhealthy(k); unhealthy != "" {
+				return unhealthy
 			}
 		}
 		maps.DeleteFunc(have, func(_ string, attrs map[string]string) bool { return tr.left[attrs[format.AttrClusterID]] })
@@ -550,9 +580,33 @@ func (tr *trial) unshown() string {
 	return ""
 }
 
+// unhealthy is an instance of service k that another cluster has made unhealthy, "" if there is none: all clusters are alive, and all endpoints ready.
+func (tr *trial) unhealthy(k int) string {
+	if !tr.marks {
+		return ""
+	}
+	found, _, err := tr.admin.DiscoverInstances(context.Background(), tr.keys[k].Namespace, tr.keys[k].Name, nil)
+	if err != nil {
+		return err.Error()
+	}
+	for _, instance := range found {
+		if id := instance.Attributes[format.AttrClusterID]; instance.Health != api.HealthHealthy && !tr.left[id] {
+			return fmt.Sprintf("instance %s of %s's export %d is %s", instance.ID, id, k, instance.Health)
+		}
+	}
+	return ""
+}
+
+// countHealth counts the writes of health since the last call.
+func (tr *trial) countHealth() {
+	before := tr.healthWrites
+	tr.healthWrites = tr.count()["UpdateInstanceCustomHealthStatus"]
+	tr.tally.Add("health of an instance set", tr.healthWrites-before)
+}
+
 // instances are those that service k is to have in the instance view, nil if no cluster exports it.
 func (tr *trial) instances(k int) (want map[string]map[string]string) {
-	want = maps.Clone(tr.foreign[webKey(k).Name])
+	want = maps.Clone(tr.foreign[tr.keys[k].Name])
 	for _, a := range tr.clusters {
 		exp := a.wanted(k)
 		if exp == nil || !a.shows {
@@ -562,7 +616,10 @@ func (tr *trial) instances(k int) (want map[string]map[string]string) {
 			want = map[string]map[string]string{} // an export without endpoints has a service
 		}
 		for _, instance := range instances.FromExport(*exp, "set1", "test") {
-			if _, taken := tr.foreign[webKey(k).Name][instance.ID]; !taken {
+			if _, taken := tr.foreign[tr.keys[k].Name][instance.ID]; !taken {
+				if tr.marks {
+					instance.Attributes[instances.AttrNames] = api.AttrInitialHealth
+				}
 				want[instance.ID] = instance.Attributes
 			}
 		}
@@ -570,13 +627,36 @@ func (tr *trial) instances(k int) (want map[string]map[string]string) {
 	return want
 }
 
-// shownServices are those of the instance view.
+// shownServices are those of the instance view. No two have the same name.
 func (tr *trial) shownServices() (map[string]api.Service, error) {
-	namespaces, err := tr.admin.ListNamespaces(context.Background())
+	shown, err := tr.admin.ListNamespaces(context.Background())
 	if err != nil {
 		return nil, err
 	}
-	in, ok := namespaces[webKey(0).Namespace]
+	services := map[string]api.Service{}
+	for n := range namespaces {
+		if in, ok := shown[namespaceName(n)]; ok {
+			listed, err := tr.admin.ListServices(context.Background(), in)
+			if err != nil {
+				return nil, err
+			}
+			maps.Copy(services, listed)
+			time.Sleep(listPause)
+		}
+	}
+	return services, nil
+}
+
+// listPause is the pause between two lists of services. AWS allows two in a second for all clients of an account, and the clusters need some.
+const listPause = time.Second
+
+// shownIn are the services of the instance view in a namespace.
+func (tr *trial) shownIn(n int) (map[string]api.Service, error) {
+	shown, err := tr.admin.ListNamespaces(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	in, ok := shown[namespaceName(n)]
 	if !ok {
 		return nil, nil
 	}
@@ -633,6 +713,9 @@ func (tr *trial) checkSilence() {
 	audits := 0
 	if tr.shows {
 		audits = int(span / viewAudit)
+	}
+	if tr.marks {
+		audits *= 2 // the view reads its own instances, and those of all clusters
 	}
 	time.Sleep(span)
 	after := tr.count()

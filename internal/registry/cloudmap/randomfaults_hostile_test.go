@@ -85,7 +85,7 @@ func (tr *trial) deletePage(a *actor) {
 	if !ok {
 		return
 	}
-	prefix := []string{format.CopyID, "page-" + format.PageName(format.PageOf(webKey(tr.hostile.IntN(allKeys)))), "page-", ""}[tr.hostile.IntN(4)]
+	prefix := []string{format.CopyID, "page-" + format.PageName(format.PageOf(tr.keys[tr.hostile.IntN(allKeys)])), "page-", ""}[tr.hostile.IntN(4)]
 	tr.deleteInstances(s[format.CatalogName(a.identity.ClusterID)], func(i api.Instance) bool { return strings.HasPrefix(i.ID, prefix) })
 }
 
@@ -127,7 +127,7 @@ func (tr *trial) deleteView(*actor) {
 	if !tr.shows {
 		return
 	}
-	services, err := tr.shownServices()
+	services, err := tr.shownIn(tr.hostile.IntN(namespaces))
 	if err != nil || len(services) == 0 {
 		return
 	}
@@ -198,7 +198,9 @@ func (tr *trial) forgeRecord(a *actor) {
 	forged := tr.forged(r)
 	if tr.hostile.IntN(4) == 0 { // its own signature over something else
 		forged = r.Instance(signerOf(a.identity.UID))
-		forged.Attributes[[]string{format.AttrPages, format.AttrFarewell, format.AttrHeartbeat, format.AttrSignature}[tr.hostile.IntN(4)]] =
+		forged.Attributes[[]string{
+			format.AttrPages, format.AttrFarewell, format.AttrHeartbeat, format.AttrSignature, format.AttrNamespaces, format.AttrImports,
+		}[tr.hostile.IntN(6)]] =
 			[]string{"", "true", strconv.FormatInt(r.Heartbeat+3_600_000, 10)}[tr.hostile.IntN(3)]
 		maps.DeleteFunc(forged.Attributes, func(_, value string) bool { return value == "" })
 	}

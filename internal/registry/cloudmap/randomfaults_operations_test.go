@@ -105,7 +105,7 @@ func (a *actor) forgetAll() {
 	defer a.mu.Unlock()
 	a.notified = map[mcs.Key]bool{}
 	for k := range allKeys {
-		a.notified[webKey(k)] = true
+		a.notified[a.trial.keys[k]] = true
 	}
 }
 
@@ -159,11 +159,15 @@ func (a *actor) asCluster(cfg *Config) {
 	}
 	cfg.wall = func() time.Time { return time.Now().Add(skew) }
 	cfg.InstanceView = a.shows
+	cfg.Wanted, cfg.UsedNamespaces = a.trial.usage[a.number].wants, a.trial.usage[a.number].names
 }
 
 // takingPart changes the configuration of a cluster that takes part in the trial.
 func (tr *trial) takingPart(cfg *Config) {
 	cfg.InstanceView, cfg.AwaitsAll = tr.shows, true
+	if tr.marks {
+		cfg.Instances = instances.Settings{Unready: instances.UnreadyUnhealthy, Stale: mcs.StaleWithdraw}
+	}
 	// With the standard one, the last of 16 services has its turn in as many minutes.
 	cfg.times.instanceResync = viewAudit
 	if tr.udp != nil {
@@ -214,6 +218,9 @@ func (a *actor) leave(within time.Duration) error {
 func (a *actor) wish() {
 	rnd, now := a.trial.rnd, time.Now()
 	k := rnd.IntN(allKeys)
+	if !a.uses(k) {
+		return
+	}
 	if k >= allKeys/2 && rnd.IntN(3) == 0 {
 		a.wantEverywhere(now, k, nil)
 		return
@@ -256,6 +263,7 @@ func (a *actor) own(exp *mcs.Export) *mcs.Export {
 // export is an export of n endpoints, none of which has the address of another cluster's.
 func (a *actor) export(k, n int) mcs.Export {
 	exp := webExport(a.identity.ClusterID, k, n)
+	exp.Key = a.trial.keys[k]
 	for _, backends := range exp.Backends {
 		for i, endpoint := range backends.Endpoints {
 			address := endpoint.Address.As4()
@@ -274,7 +282,7 @@ func (a *actor) want(now time.Time, k int, exp *mcs.Export) {
 	a.trial.history.Logf("%s's user wants export %d to be %s, number %d", a.identity.ClusterID, k, describe(exp), len(a.memories[k])-1)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.notified[webKey(k)] = true
+	a.notified[a.trial.keys[k]] = true
 }
 
 // wanted returns the export of a key that the user wants now.
@@ -301,7 +309,7 @@ func (a *actor) work() {
 
 func (a *actor) reconcile(key mcs.Key) {
 	for k := range allKeys {
-		if exp := a.wanted(k); webKey(k) == key && exp != nil {
+		if exp := a.wanted(k); a.trial.keys[k] == key && exp != nil {
 			publish(a.trial.t, a.process.Registry, *exp)
 			return
 		}
@@ -327,6 +335,7 @@ func (tr *trial) beginTwin() {
 	tr.twin = tr.beginAs("cls1twin", identity, nil, tr.takingPart)
 	for k := range allKeys {
 		exp := webExport(identity.ClusterID, k, 1)
+		exp.Key = tr.keys[k]
 		exp.Annotations = map[string]string{"example.com/version": "twin"}
 		publish(tr.t, tr.twin.Registry, exp)
 	}
@@ -349,13 +358,13 @@ func (tr *trial) settleIn() {
 	if !tr.shows || len(tr.foreign) >= maxForeign {
 		return
 	}
-	services, err := tr.shownServices()
+	k, a := tr.rnd.IntN(allKeys), tr.machines[tr.rnd.IntN(machines)]
+	services, err := tr.shownIn(k % namespaces)
 	if err != nil {
 		tr.t.Error(err)
 		return
 	}
-	k, a := tr.rnd.IntN(allKeys), tr.machines[tr.rnd.IntN(machines)]
-	name := webKey(k).Name
+	name := tr.keys[k].Name
 	s, ok := services[name]
 	if !ok || tr.foreign[name] != nil {
 		return
@@ -488,7 +497,7 @@ func (a *actor) continueRename() {
 	}
 	isConfirmed, isImported, id := true, false, a.identity.ClusterID
 	for k := range allKeys {
-		view, ok := viewOf(a.trial.t, b.process.Registry, webKey(k), id)
+		view, ok := viewOf(a.trial.t, b.process.Registry, a.trial.keys[k], id)
 		if ok && (b.wanted(k) == nil || view.Local.State == registry.Exported && b.reported(k)) {
 			continue
 		}
@@ -582,7 +591,7 @@ func (tr *trial) overlap(a *actor) {
 
 // slowDown makes the writes of a cluster's pages slow: all of them, or one page's for as long as a request may take.
 func (tr *trial) slowDown(a *actor) {
-	page := "page-" + format.PageName(format.PageOf(webKey(tr.hostile.IntN(allKeys)))) + "-*"
+	page := "page-" + format.PageName(format.PageOf(tr.keys[tr.hostile.IntN(allKeys)])) + "-*"
 	tr.slow = []cloudmaplocal.FaultRule{
 		{Kind: cloudmaplocal.FaultDelay, Delay: cloudmaplocal.Duration(time.Duration(1+tr.hostile.IntN(5)) * time.Second), Instance: "page-*", Probability: 0.5},
 		{Kind: cloudmaplocal.FaultHang, Instance: page, Probability: 0.7, Applied: tr.hostile.IntN(2) == 0},

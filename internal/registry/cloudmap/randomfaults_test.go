@@ -24,9 +24,10 @@ import (
 // controllers are killed, restarted and moved between clocks, clusters leave and come back, another writer writes garbage and
 // deletes records, and another cluster uses the ID of one of them. Another user deletes records, pages, services and the namespace, restores
 // them from a backup, replays what clusters had signed earlier, and forges records, copies and pages with the key of another member. Clusters have
-// clones, are renamed, lose the share of the namespace and have two leaders for a moment (allOperations). In half of the worlds there is the
-// instance view, and in half of them send peer notifications, any of which may be lost. After every step the promises of the design are checked
-// that concern a registry:
+// clones, are renamed, lose the share of the namespace and have two leaders for a moment (allOperations). Each cluster uses some of the namespaces of the
+// services, and others later: the pages of the others are not read. In half of the worlds there is the instance view, and in half of these the clusters set the health
+// of the instances of stale ones; in half of the worlds the clusters send peer notifications, any of which may be lost. After every step the promises of the design are
+// checked that concern a registry, in the namespaces that a cluster uses:
 //
 //  1. unknown is not empty: what an importer has read goes away only after it was withdrawn, also when the importer restarts and however long a
 //     record or a cluster is gone, and never goes back;
@@ -78,6 +79,9 @@ type trial struct {
 	// them.
 	rnd, hostile *rand.Rand
 	operations   []operation
+	// keys are those of the services, usage has the namespaces that each machine uses.
+	keys  [allKeys]mcs.Key
+	usage [machines]*usage
 	// machines are the clusters by their present IDs, clusters all identities that were members so far.
 	machines [machines]*actor
 	// versions are the numbers of the versions of each machine's exports.
@@ -87,11 +91,13 @@ type trial struct {
 	admin *api.Client
 	// twin uses the ID of the first cluster.
 	twin *process
-	// shows is set if the instance view is on. udp carries peer notifications; nil means none.
-	shows bool
-	udp   *network
+	// shows is set if the instance view is on, and marks if the clusters set the health of the instances of stale ones. udp carries peer notifications; nil means none.
+	shows, marks bool
+	udp          *network
 	// foreign are the instances that others have put beside ours, by service and ID.
 	foreign map[string]map[string]map[string]string
+	// healthWrites is the number of writes of health at the last calm.
+	healthWrites int
 	// left are the clusters that may leave instances.
 	left map[string]bool
 
@@ -199,17 +205,22 @@ func newTrial(t *testing.T, seed uint64) *trial {
 	tr := &trial{
 		rnd: rnd, hostile: rand.New(rand.NewPCG(seed, 2)),
 		down: map[string]bool{}, beats: map[string]int64{}, shownBeats: map[string]string{}, beat: map[string]time.Time{}, resumed: map[string]time.Time{},
-		shows: seed%2 == 1, foreign: map[string]map[string]map[string]string{}, left: map[string]bool{}, hidden: map[string]hiding{},
+		shows: seed%2 == 1, marks: seed%4 == 3, foreign: map[string]map[string]map[string]string{}, left: map[string]bool{}, hidden: map[string]hiding{},
 		forgedCopies: map[*actor]bool{}, services: map[string]string{}, written: map[writtenKind][]writtenInstance{}, recorded: map[string]time.Time{},
 		cloneRecorded: map[string]time.Time{}, answered: map[string]time.Time{},
 	}
 	tr.operations = tr.chosenOperations()
+	tr.keys = keysIn(manyPages)
+	if seed/4%2 == 1 {
+		tr.keys = keysIn(fewPages)
+	}
 	if seed/2%2 == 1 {
 		tr.udp = newNetwork()
 	}
 	tr.simulation = newSimulation(t, seed, cloudmaplocal.Options{
 		ConsistencyDelay: time.Duration(rnd.IntN(3)) * 250 * time.Millisecond,
 		OperationDelay:   time.Duration(rnd.IntN(3)) * 300 * time.Millisecond,
+		HealthDelay:      30 * time.Second,
 	})
 	tr.wrote = tr.noteWrite
 	tr.history = registrytest.NewTrace(t, fmt.Sprintf("cloudmap-%d.log", seed))
@@ -223,7 +234,10 @@ func newTrial(t *testing.T, seed uint64) *trial {
 		a, b := tr.newActor(i, id, "uid-"+id), tr.newActor(i, id+"b", "uid-"+id)
 		a.alias, b.alias = b, a
 		tr.ids.sharePins(id, b.identity.ClusterID)
-		tr.machines[i] = a
+		tr.machines[i], tr.usage[i] = a, &usage{}
+		for n := range namespaces {
+			tr.usage[i].set(n, tr.rnd.IntN(3) > 0)
+		}
 		for k := range allKeys {
 			tr.imports[i][k], tr.lastSeen[i][k] = map[string]bool{}, map[string]int{}
 		}
@@ -390,6 +404,8 @@ func (tr *trial) act() {
 		tr.endTwin()
 	case dice < 700:
 		a.wish()
+	case dice < 740:
+		tr.changeUse(a)
 	}
 	for _, a := range tr.machines {
 		if a.process == nil && !a.comesBack.After(time.Now()) {
