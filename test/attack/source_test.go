@@ -182,7 +182,8 @@ func joinBoth(own, other *store, identity mcs.Identity) *unionMember {
 		}
 		return reg
 	}
-	return runUnion(own.t, keyring, identity, union.Source{Name: "etcd", Registry: registryOf(own, false, "etcd")}, union.Source{Name: "other", Registry: registryOf(other, true, "other")})
+	return runUnion(own.t, keyring, identity, union.Source{Name: "etcd", Registry: registryOf(own, false, "etcd")},
+		union.Source{Name: "other", Registry: registryOf(other, true, "other")})
 }
 
 func TestAttack_InstancesOfTheLegacyController(t *testing.T) {

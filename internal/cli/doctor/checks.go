@@ -171,8 +171,8 @@ func changeRemedy(context string, id, next mcs.Identity) string {
 	if id == next {
 		return "wait, or remove the reason; the imports of the other clusters stay meanwhile (docs/reliability.md)"
 	}
-	return fmt.Sprintf("wait, or remove the reason; to stay cluster %s of clusterset %s, run kubectl mcs join --context %s --cluster-id=%[1]s --clusterset-id=%[2]s (docs/reliability.md)",
-		id.ClusterID, id.ClusterSetID, context)
+	return fmt.Sprintf("wait, or remove the reason; to stay cluster %s of clusterset %s, run kubectl mcs join --context %s --cluster-id=%[1]s --clusterset-id=%[2]s "+
+		"(docs/reliability.md)", id.ClusterID, id.ClusterSetID, context)
 }
 
 func joinRemedy(context string) string {

@@ -451,11 +451,16 @@ func (s *state) believe(now time.Time, c *cluster, a author, r memberRecord, new
 		c.settled = max(c.settled, s.keyring.Last(s.name, r.ClusterID, a.key).Generation)
 	}
 	s.keyring.Observe(trust.Record{Registry: s.name, ClusterID: r.ClusterID, UID: r.UID, Key: a.key, At: r.time(), Farewell: r.Farewell})
-	c.isReturning = !r.Farewell && (c.isReturning || !s.keyring.IsReturnSaved(r.ClusterID)) // observeHeartbeats ends it, and notifies of the exports
+	c.updateReturning(s.keyring.IsReturnSaved(r.ClusterID))
 	if c.left {
 		c.drop(changed)
 		s.liveness.Remove(r.ClusterID)
 	}
+}
+
+// updateReturning begins the wait until the return of the cluster is saved. A farewell ends it; otherwise observeHeartbeats does, which notifies of the exports.
+func (c *cluster) updateReturning(isSaved bool) {
+	c.isReturning = !c.left && (c.isReturning || !isSaved)
 }
 
 // compareFirst decides whether record r may be older than one that a previous process has read: the pins of a process that was killed lack the latest ones.
