@@ -68,6 +68,8 @@ type cloudOptions struct {
 	documents []iampolicy.Policy
 	// throttled applies AWS's limits.
 	throttled bool
+	// denyAtOnce refuses requests without rights in Route 53, which otherwise fail in their operation.
+	denyAtOnce bool
 }
 
 // inCloud runs a test in virtual time with a Cloud Map in which each cluster of both clustersets has an access key with policies of deploy/iam.
@@ -77,7 +79,7 @@ func inCloud(t *testing.T, o cloudOptions, test func(*testing.T, *cloud)) {
 	if o.policies == nil {
 		o.policies = shippedPolicies
 	}
-	options := cloudmaplocal.Options{Unthrottled: !o.throttled, ConsistencyDelay: 500 * time.Millisecond, AccessKeys: []cloudmaplocal.AccessKey{{ID: admin}}}
+	options := cloudmaplocal.Options{Unthrottled: !o.throttled, DenyAtOnce: o.denyAtOnce, ConsistencyDelay: 500 * time.Millisecond, AccessKeys: []cloudmaplocal.AccessKey{{ID: admin}}}
 	add := func(key string, identity mcs.Identity, files []string) {
 		policies, err := cloudmaptest.Policies(os.DirFS("../../deploy/iam"), identity, files...)
 		if err != nil {

@@ -44,7 +44,7 @@ func TestAttack_ZonesOfOthers(t *testing.T) {
 		if err := json.Unmarshal(document, &policy); err != nil {
 			t.Fatal(err)
 		}
-		inCloud(t, cloudOptions{documents: []iampolicy.Policy{policy}}, func(t *testing.T, c *cloud) {
+		inCloud(t, cloudOptions{documents: []iampolicy.Policy{policy}, denyAtOnce: true}, func(t *testing.T, c *cloud) {
 			in, empty := c.createZone("payments"), c.createZone("archive")
 			out, err := c.sdk(admin).CreateService(t.Context(), &servicediscovery.CreateServiceInput{Name: aws.String("ledger"), NamespaceId: &in.ID,
 				DnsConfig: &types.DnsConfig{DnsRecords: []types.DnsRecord{{Type: types.RecordTypeA, TTL: aws.Int64(60)}}}})

@@ -45,10 +45,15 @@ func (p *pageState) keys(yield func(mcs.Key) bool) {
 	}
 }
 
+// has reports whether key is one of the exports of the page that was read last.
+func (p *pageState) has(key mcs.Key) bool {
+	_, ok := p.exports[key]
+	return ok
+}
+
 // names reports whether key is one of keys.
 func (p *pageState) names(key mcs.Key) bool {
-	_, exports := p.exports[key]
-	return exports || p.ignored[key]
+	return p.has(key) || p.ignored[key]
 }
 
 // setPage replaces what is known of a page.

@@ -97,7 +97,7 @@ func (s *shared) publication(key mcs.Key) registry.PublishStatus {
 	result := s.outbox.publication(key, s.shown())
 	if result.State == registry.Pending && result.Err == nil {
 		result.Err = cmp.Or(s.writeProblem.Err(), s.readProblem.Err())
-		if result.Err == nil && s.shown().pages[format.PageOf(key)].lost {
+		if page := &s.shown().pages[format.PageOf(key)]; result.Err == nil && page.lost && page.has(key) {
 			result.Err = errPageGone
 		}
 	}
