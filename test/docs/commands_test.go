@@ -31,6 +31,7 @@ func TestShows(t *testing.T) {
 		"lines left out":       {"…\nb\n…\nd\n…\n", "a\nb\nd\ne\nf\n", ""},
 		"left out, and gone":   {"…\nb\n", "a\nc\n", `nothing more is printed, and the page goes on with "b"`},
 		"left out in a line":   {"… ok, 2 of … (+)\n", "44 ok, 2 of 3 (+)\n", ""},
+		"nothing left out":     {"confirmed…\n", "confirmed\n", ""},
 		"a count differs":      {"… ok, 2 of …\n", "44 ok, 1 of 3\n", `the page shows "… ok, 2 of …" where "44 ok, 1 of 3" is printed`},
 		"address":              {"to 10.10.1.4:80\n", "to 10.10.0.112:80\n", ""},
 		"another network":      {"to 10.10.1.4:80\n", "to 10.12.1.4:80\n", `the page shows "to 10.10.#.#:80" where "to 10.12.#.#:80" is printed`},
