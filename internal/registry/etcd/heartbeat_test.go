@@ -106,6 +106,13 @@ func (s *session) hasBegun() bool {
 	return s.isBegun
 }
 
+// hasHeld reports whether this process has held the cluster ID, and no other cluster since.
+func (s *session) hasHeld() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.claim.held
+}
+
 // TestRegistry_LaterLeaderHasID: the process before, whose clock is ahead, lost its leader election before it could write, and still runs. It must not take the ID
 // from the next leader, which wants later exports.
 func TestRegistry_LaterLeaderHasID(t *testing.T) {

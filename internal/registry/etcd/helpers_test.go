@@ -111,6 +111,9 @@ type testStore struct {
 	claims atomic.Int64
 	// leaseChecks counts the successful requests for the time that a lease has left.
 	leaseChecks atomic.Int64
+	// slow, if it is set, delays transactions of a cluster. wrote is called for each member record that was written.
+	slow  atomic.Pointer[slowness]
+	wrote func(clusterID string)
 	// history keeps what happened last, for the analysis of a failure; nil keeps nothing.
 	history *registrytest.Trace
 }
@@ -185,10 +188,43 @@ func (s *testStore) intercept(ctx context.Context, method string, req, reply any
 		}
 	}
 	s.writes.Add(int64(exports)) // before the request: a watch may show it first
-	err := invoke(ctx, method, req, reply, conn, opts...)
+	id := s.writerOf(txn)
+	err := s.slow.Load().delay(ctx, id, func() error { return invoke(ctx, method, req, reply, conn, opts...) })
 	s.trace(txn, reply.(*pb.TxnResponse), err)
 	if err != nil || !reply.(*pb.TxnResponse).Succeeded {
 		s.writes.Add(int64(-exports))
+	} else if s.wrote != nil && id != "" {
+		s.wrote(id)
+	}
+	return err
+}
+
+// writerOf returns the cluster whose member record a transaction writes, "" for none.
+func (s *testStore) writerOf(txn *pb.TxnRequest) string {
+	for _, op := range txn.Success {
+		if key, isMember := strings.CutSuffix(string(op.GetRequestPut().GetKey()), "/"+memberSuffix); isMember {
+			return key[strings.LastIndex(key, "/")+1:]
+		}
+	}
+	return ""
+}
+
+// slowness delays the transactions of a cluster before they reach etcd, and their answers.
+type slowness struct {
+	clusterID     string
+	before, after time.Duration
+}
+
+// delay does a transaction of a cluster. nil delays none.
+func (s *slowness) delay(ctx context.Context, id string, do func() error) error {
+	if s == nil || s.clusterID != id {
+		return do()
+	}
+	engine.Sleep(ctx, s.before)
+	err := do()
+	engine.Sleep(ctx, s.after)
+	if err == nil && ctx.Err() != nil {
+		return status.FromContextError(ctx.Err()).Err()
 	}
 	return err
 }
@@ -237,7 +273,10 @@ func (s *testStore) registryWith(t testing.TB, cfg Config, timings timings) *Reg
 
 func (s *testStore) registryOf(t testing.TB, client *Client, cfg Config, timings timings) *Registry {
 	t.Helper()
-	cfg.Prefix, cfg.Keyring = s.prefix, s.keyrings.Of(t, cfg.Identity)
+	cfg.Prefix = s.prefix
+	if cfg.Keyring == nil {
+		cfg.Keyring = s.keyrings.Of(t, cfg.Identity)
+	}
 	if cfg.Signer == nil {
 		cfg.Signer = registrytest.Signer(t, cfg.Identity)
 	}
