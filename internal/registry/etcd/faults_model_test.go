@@ -36,8 +36,10 @@ type importer struct {
 	// seen is the last wish of each cluster and key that was seen, by any process, and stale are the clusters that were stale then.
 	seen  map[string]*[allKeys]sight
 	stale map[string]bool
-	// behind are the clusters that no process has known since one was killed: its pins may lack the latest records.
+	// behind are the clusters that no process has known since one was killed: its pins may lack the latest records. older are the exports of those of them that
+	// were stale then: what is seen of them may be an earlier wish until a later one is seen.
 	behind map[string]bool
+	older  map[string]*[allKeys]bool
 }
 
 // sight says which wish was seen last, and when.
@@ -87,10 +89,10 @@ func (o *importer) hasPinned(e *exporter) bool {
 func (w *faultSimulation) newImporter(identity mcs.Identity) *importer {
 	o := &importer{
 		world: w, identity: identity, pins: importerPins{pins: registrytest.Pins{}},
-		seen: map[string]*[allKeys]sight{}, stale: map[string]bool{}, behind: map[string]bool{},
+		seen: map[string]*[allKeys]sight{}, stale: map[string]bool{}, behind: map[string]bool{}, older: map[string]*[allKeys]bool{},
 	}
 	for _, e := range w.all {
-		o.seen[e.identity.ClusterID] = &[allKeys]sight{}
+		o.seen[e.identity.ClusterID], o.older[e.identity.ClusterID] = &[allKeys]sight{}, &[allKeys]bool{}
 	}
 	for i := range o.imports {
 		o.imports[i] = map[string]bool{}
@@ -210,7 +212,12 @@ func (o *importer) checkExport(e *exporter, i int, view registry.View) {
 		return
 	}
 	index := e.find(i, n, e.floor(i, last.index))
-	if index < 0 && o.takesForEnded(id) {
+	if o.takesForEnded(id) {
+		for key := range o.older[id] {
+			o.older[id][key] = true
+		}
+	}
+	if index < 0 && o.older[id][i] && e.find(i, n, 0) >= 0 {
 		return
 	}
 	if index < 0 {
@@ -221,7 +228,10 @@ func (o *importer) checkExport(e *exporter, i int, view registry.View) {
 		o.world.history.Logf("%s sees version %d of %s's export %d, wish %d", o.identity.ClusterID, n, id, i, index)
 		*last = sight{index, time.Now()}
 	}
-	delete(o.behind, id)
+	if isStale, _ := o.takesForStale(id); !isStale {
+		delete(o.behind, id)
+		o.older[id][i] = false
+	}
 	if delete(named, id); n > 0 {
 		named[id] = true
 	}
