@@ -17,6 +17,9 @@ const fleetSection = "fleet"
 // fleetSizes are the numbers of clusters.
 var fleetSizes = []int{10, 100, 300, 1000}
 
+// fleetOutage is how long the registry is away.
+var fleetOutage = fleet.DefaultOutage
+
 // measureFleet measures one controller in fleets of several sizes.
 func measureFleet(ctx context.Context, results *Results) error {
 	assets, err := assetsFolder(ctx)
@@ -25,7 +28,7 @@ func measureFleet(ctx context.Context, results *Results) error {
 	}
 	for _, registry := range strings.Split(registries, ",") {
 		for _, size := range fleetSizes {
-			result, err := fleet.Measure(ctx, fleet.Options{Controller: "bin/controller", Assets: assets, Registry: registry, Clusters: size, Out: os.Stdout})
+			result, err := fleet.Measure(ctx, fleet.Options{Controller: "bin/controller", Assets: assets, Registry: registry, Clusters: size, Outage: fleetOutage, Out: os.Stdout})
 			if err != nil {
 				return fmt.Errorf("%d clusters on %s: %w", size, registry, err)
 			}

@@ -32,7 +32,7 @@ const coldRatio = 1.5
 func (f Fleet) onCloudMap() bool { return f.Registry == clusterset.CloudMap }
 
 func (f Fleet) mostMemory() float64 {
-	return max(f.Cold.Top, f.Steady.Top, f.Rollout.Top, f.Restart.Top, f.Outage.Top)
+	return max(f.Cold.Top, f.Steady.Top, f.Rollout.Top, f.Restart.Top, f.RestartAll.Top, f.Outage.Top)
 }
 
 func (f Fleet) coldRatio() float64 { return f.ColdMS / f.ObjectsMS }
@@ -89,7 +89,14 @@ var fleetRows = []fleetRow{
 		return fmt.Sprintf("%d; %.1f; %.0f", f.RestartEvents, f.Restart.CPU, f.Restart.Top)
 	}},
 	{"read, MB", func(f Fleet) string { return counted(f.Restart, "%.1f", float64(f.Restart.Bytes)/1e6) }},
-	{"**outage**: writes of imports", func(f Fleet) string { return fmt.Sprint(f.OutageEvents) }},
+	{"**restart of all at once** until the changes of that time are imported, s", ofRestartAll(func(f Fleet) string { return fmt.Sprintf("%.1f", f.RestartAllMS/1000) })},
+	{"requests of a cluster; refused of them", ofRestartAll(func(f Fleet) string {
+		return fmt.Sprintf("%.0f; %d", f.RestartAll.CallsPerMinute()*f.RestartAll.Seconds/60, f.RestartAll.Refused)
+	})},
+	{"writes of imports; CPU, s; memory at most, MiB", ofRestartAll(func(f Fleet) string {
+		return fmt.Sprintf("%d; %.1f; %.0f", f.RestartAllEvents, f.RestartAll.CPU, f.RestartAll.Top)
+	})},
+	{"**outage**, s; writes of imports", func(f Fleet) string { return fmt.Sprintf("%.0f; %d", f.Outage.Seconds, f.OutageEvents) }},
 	{"requests a minute", func(f Fleet) string { return counted(f.Outage, "%.0f", f.Outage.CallsPerMinute()) }},
 	{"a change of that time is imported after its end, s", func(f Fleet) string { return fmt.Sprintf("%.1f", f.OutageMS/1000) }},
 	{"commit; load average", func(f Fleet) string {
@@ -109,6 +116,16 @@ func counted(l fleet.Load, format string, value float64) string {
 	return fmt.Sprintf(format, value)
 }
 
+// ofRestartAll returns value, and "" for fleets that have not restarted.
+func ofRestartAll(value func(Fleet) string) func(Fleet) string {
+	return func(f Fleet) string {
+		if f.RestartAllChanges == 0 {
+			return ""
+		}
+		return value(f)
+	}
+}
+
 func (f Fleet) cloudMapOnly(value float64) string {
 	if !f.onCloudMap() {
 		return ""
@@ -124,7 +141,9 @@ func (r *Results) fleetTables(p *page) {
 	p.linef("quotas and a consistency delay of 500 ms; its writes are not throttled, but compared with what AWS is known to accept. The other members are registries of this project")
 	p.linef("or, where the machine cannot run so many, write signed records, pages, heartbeats and peer notifications by their encoders and read nothing. So the requests of all clusters")
 	p.linef("are those of the measured one times their number. The heartbeat interval is longer where 12 s would make more than 25 writes a second of an account. Paths to other clusters are")
-	p.linef("not probed. A rollout changes one service of each member, one in a hundred. In the outage the registry refuses every request for 20 s; `TestFleet` has ten minutes in virtual time.\n")
+	p.linef("not probed. A rollout changes one service of each member, one in a hundred. When all restart, up to twenty members have changed a service of which the measured cluster knows nothing. On Cloud")
+	p.linef("Map it gets an equal share of the account's 1,000 reads a second, and the other clusters write their records at 50 a second; on etcd each of them reads all keys and claims its ID, at once and on")
+	p.linef("the same two cores. In the outage the registry refuses every request, for 20 s or as long as `-outage` says.\n")
 	p.linef("![memory, CPU, reads and propagation over the number of clusters](fleet.svg)\n")
 	for _, registry := range []string{clusterset.CloudMap, clusterset.Etcd} {
 		r.fleetTable(p, registry)

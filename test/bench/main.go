@@ -62,6 +62,7 @@ func run(ctx context.Context, args []string) error {
 	flags.Func("exports", "number of exports that convergence creates at once (repeatable; default 300 and 3000)", numbers(&exportCounts))
 	flags.IntVar(&convergenceRuns, "runs", 0, fmt.Sprintf("number of runs of convergence (default %d, and %d with more than %d exports)", runsOfFew, runsOfOther, few))
 	flags.Func("clusters", "number of clusters that fleet measures (repeatable; default 10, 100, 300 and 1000)", numbers(&fleetSizes))
+	flags.DurationVar(&fleetOutage, "outage", fleetOutage, "time that the registry of a fleet is away")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
@@ -49,7 +50,7 @@ type cloud struct {
 	// writes are the RegisterInstance of all members.
 	writes atomic.Int64
 
-	whole []*cloudmap.Registry
+	whole []*wholeMember
 	light []*lightMember
 
 	mu sync.Mutex
@@ -87,6 +88,8 @@ const (
 	region = "us-east-1"
 	// consistencyDelay is about that of AWS.
 	consistencyDelay = 500 * time.Millisecond
+	// readsPerSecond is AWS's quota of DiscoverInstances, writesPerSecond is known to be accepted (docs/cost.md), of an account and Region.
+	readsPerSecond, writesPerSecond = 1000., 50
 )
 
 // inProcess is the network of the members.
@@ -109,6 +112,21 @@ type meter struct {
 
 	mu sync.Mutex
 	traffic
+	share *rate.Limiter // of the reads; nil is no limit
+}
+
+// limit limits the reads.
+func (m *meter) limit(share *rate.Limiter) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.share = share
+}
+
+// admits reports whether a request is within the limit.
+func (m *meter) admits(operation string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.share == nil || operation != "DiscoverInstances" || m.share.Allow()
 }
 
 // traffic is what a client has asked.
@@ -146,9 +164,14 @@ func (m *meter) read() traffic {
 func (m *meter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, operation, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
 	answer := &measured{ResponseWriter: w}
-	if m.down.Load() {
+	switch {
+	case m.down.Load():
 		answer.WriteHeader(http.StatusServiceUnavailable)
-	} else {
+	case !m.admits(operation):
+		answer.Header().Set("X-Amzn-Errortype", "RequestLimitExceeded") // as AWS
+		answer.WriteHeader(http.StatusTooManyRequests)
+		_, _ = io.WriteString(answer, `{"__type":"RequestLimitExceeded","message":"The request rate exceeds the share of this cluster."}`)
+	default:
 		m.server.ServeHTTP(answer, r)
 	}
 	m.mu.Lock()
@@ -183,9 +206,11 @@ func (m *measured) WriteHeader(status int) {
 // start makes the members join and publish, and keeps them alive until ctx ends.
 func (c *cloud) start(ctx context.Context, running *errgroup.Group) error {
 	for i := range c.options.whole() {
-		if err := c.join(ctx, i, running); err != nil {
+		m, err := c.join(ctx, i, map[int]int{}, running)
+		if err != nil {
 			return err
 		}
+		c.whole = append(c.whole, m)
 	}
 	place, err := c.place(ctx)
 	if err != nil {
@@ -214,26 +239,33 @@ func (c *cloud) start(ctx context.Context, running *errgroup.Group) error {
 	return nil
 }
 
-// join starts a whole member: a registry as a controller has it.
-func (c *cloud) join(ctx context.Context, number int, running *errgroup.Group) error {
+// wholeMember is a registry as a controller has it.
+type wholeMember struct {
+	*cloudmap.Registry
+	versions map[int]int // by number of the service
+	stop     func()      // ends it without leaving
+}
+
+// join starts a whole member that exports versions of its services.
+func (c *cloud) join(ctx context.Context, number int, versions map[int]int, running *errgroup.Group) (*wholeMember, error) {
 	client, err := api.NewClient(ctx, api.Config{
 		Region: region, Endpoint: "http://127.0.0.1", HTTPClient: &inProcess{c}, Credentials: credentials.NewStaticCredentialsProvider("AKIDFLEET", "fleet", ""),
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defaults := config.Default()
 	keyring, err := trust.Load(ctx, trust.Config{ClusterSetID: clusterSet, StaleAfter: defaults.Registry.StaleAfter, Logger: logr.Discard()})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	signer, err := signerOf(number)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	conn, err := peernotify.ListenUDP("127.0.0.1:0")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	member, err := cloudmap.New(client, cloudmap.Config{
 		Signer: signer, Keyring: keyring, Identity: identityOf(number), Version: "fleet", Logger: logr.Discard(),
@@ -245,22 +277,32 @@ func (c *cloud) join(ctx context.Context, number int, running *errgroup.Group) e
 		},
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	keys, err := peernotify.NewKeys(signer.Secret("peer notifications"))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	c.listen(peernotify.Contact{Address: addressOf(conn), Key: keys.Public()})
 	member.SetImports(mcs.NewImportReport(nil))
-	running.Go(func() error { return member.Run(ctx, func(mcs.Key) {}) })
+	m := &wholeMember{Registry: member, versions: versions, stop: runUntilStopped(ctx, running, member)}
 	for i := range ServicesPerCluster {
-		if err := member.Publish(ctx, export(number, i, 0)); err != nil {
-			return err
+		if err := member.Publish(ctx, export(number, i, versions[i])); err != nil {
+			return nil, err
 		}
 	}
-	c.whole = append(c.whole, member)
-	return nil
+	return m, nil
+}
+
+// runUntilStopped runs a registry until the returned function is called, which waits for its end.
+func runUntilStopped(ctx context.Context, running *errgroup.Group, member registry.Registry) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	running.Go(func() error {
+		defer close(ended)
+		return member.Run(ctx, func(mcs.Key) {})
+	})
+	return func() { cancel(); <-ended }
 }
 
 // awaitExported waits until the registry shows every export of a member.
@@ -418,6 +460,16 @@ func (m *lightMember) beat(ctx context.Context) error {
 	return m.register(ctx, m.cloud.members, m.record.Instance(m.signer))
 }
 
+// restart writes the record of another process.
+func (m *lightMember) restart(ctx context.Context) error {
+	m.mu.Lock()
+	m.record.Process = format.NewProcess(time.Now(), rand.Text())
+	m.record.Generation = max(m.record.Generation+1, time.Now().UnixMilli())
+	m.notified = m.record.Generation
+	m.mu.Unlock()
+	return m.beat(ctx)
+}
+
 // change writes a version of a service, and notifies the importer if it imports the service, as it reports.
 func (m *lightMember) change(ctx context.Context, i, version int) error {
 	m.mu.Lock()
@@ -451,6 +503,40 @@ func (c *cloud) beat(ctx context.Context) {
 	evenly(ctx, c.light, c.options.heartbeat(), func(m *lightMember) { _ = m.beat(ctx) }) // the next one follows
 }
 
+// restart restarts all members. The light ones write their records at the rate that AWS is known to accept; they have nothing to read.
+func (c *cloud) restart(ctx context.Context, running *errgroup.Group) error {
+	for i, m := range c.whole {
+		m.stop()
+		var err error
+		if c.whole[i], err = c.join(ctx, i, m.versions, running); err != nil {
+			return err
+		}
+	}
+	for _, m := range c.light {
+		if err := m.restart(ctx); err != nil {
+			return err
+		}
+		if err := pause(ctx, time.Second/writesPerSecond); err != nil {
+			return err
+		}
+	}
+	for i, m := range c.whole {
+		if err := awaitExported(ctx, m, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// crowd gives the importer an equal share of the account's reads. The other clusters read as much, and nothing decides who is first.
+func (c *cloud) crowd(crowded bool) {
+	var share *rate.Limiter
+	if perCluster := readsPerSecond / float64(c.options.Clusters); crowded {
+		share = rate.NewLimiter(rate.Limit(perCluster), max(1, int(perCluster)))
+	}
+	c.meter.limit(share)
+}
+
 // notify sends the notifications of the light members.
 func (c *cloud) notify(ctx context.Context) {
 	evenly(ctx, c.light, peernotify.SendInterval, func(m *lightMember) { m.notify(c.receivers()) })
@@ -459,6 +545,7 @@ func (c *cloud) notify(ctx context.Context) {
 // change publishes a version of a service of a member.
 func (c *cloud) change(ctx context.Context, member, i, version int) error {
 	if member < len(c.whole) {
+		c.whole[member].versions[i] = version
 		return c.whole[member].Publish(ctx, export(member, i, version))
 	}
 	return c.light[member-len(c.whole)].change(ctx, i, version)

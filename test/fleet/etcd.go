@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -10,11 +11,11 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/etcd"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/etcd/etcdtest"
@@ -29,12 +30,10 @@ type store struct {
 	// user and passwordFile are the importer's, and meter is its way to etcd.
 	user, passwordFile string
 	meter              *etcdtest.Proxy
-	// lease outlives the measurement.
-	lease clientv3.LeaseID
-	down  atomic.Bool
+	down               atomic.Bool
 	// writes are those of the members that are not whole.
 	writes atomic.Int64
-	whole  []*etcd.Registry
+	whole  []*wholeEtcdMember
 	light  []*lightEtcdMember
 }
 
@@ -58,19 +57,16 @@ func openStore(ctx context.Context, options Options) (*store, error) {
 	if s.meter, err = etcdtest.ProxyTo(strings.TrimPrefix(s.cluster.Endpoints()[0], "https://")); err != nil {
 		return s, err
 	}
-	const hour = 3600
-	grant, err := s.cluster.Root().Grant(ctx, hour)
-	if err == nil {
-		s.lease = grant.ID
-	}
-	return s, err
+	return s, nil
 }
 
 func (s *store) start(ctx context.Context, running *errgroup.Group) error {
 	for i := range s.options.whole() {
-		if err := s.join(ctx, i, running); err != nil {
+		m, err := s.join(ctx, i, map[int]int{}, running)
+		if err != nil {
 			return err
 		}
+		s.whole = append(s.whole, m)
 	}
 	var group errgroup.Group
 	group.SetLimit(4)
@@ -98,24 +94,31 @@ func (s *store) start(ctx context.Context, running *errgroup.Group) error {
 	return nil
 }
 
-// join starts a whole member.
-func (s *store) join(ctx context.Context, number int, running *errgroup.Group) error {
+// wholeEtcdMember is a registry as a controller has it.
+type wholeEtcdMember struct {
+	*etcd.Registry
+	versions map[int]int // by number of the service
+	stop     func()      // ends it without leaving
+}
+
+// join starts a whole member that exports versions of its services.
+func (s *store) join(ctx context.Context, number int, versions map[int]int, running *errgroup.Group) (*wholeEtcdMember, error) {
 	identity, defaults := identityOf(number), config.Default().Registry
 	user, passwordFile, err := s.cluster.AddCluster(ctx, names.EtcdPrefix, clusterSet, identity.ClusterID)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	client, err := etcd.NewClient(etcd.ClientConfig{Endpoints: s.cluster.Endpoints(), CAFile: s.cluster.CAFile, Username: user, PasswordFile: passwordFile})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	signer, err := signerOf(number)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	keyring, err := trust.Load(ctx, trust.Config{ClusterSetID: clusterSet, StaleAfter: defaults.StaleAfter, Logger: logr.Discard()})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	member, err := etcd.New(client, etcd.Config{
 		Identity: identity, Version: "fleet", Signer: signer, Keyring: keyring, Logger: logr.Discard(),
@@ -123,32 +126,45 @@ func (s *store) join(ctx context.Context, number int, running *errgroup.Group) e
 		Wanted: func(string) bool { return false }, // it imports nothing
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	running.Go(func() error { return member.Run(ctx, func(mcs.Key) {}) })
+	m := &wholeEtcdMember{Registry: member, versions: versions, stop: runUntilStopped(ctx, running, member)}
 	for i := range ServicesPerCluster {
-		if err := member.Publish(ctx, export(number, i, 0)); err != nil {
-			return err
+		if err := member.Publish(ctx, export(number, i, versions[i])); err != nil {
+			return nil, err
 		}
 	}
-	s.whole = append(s.whole, member)
-	return nil
+	return m, nil
 }
 
-// lightEtcdMember writes what the controller of a cluster would write, by its encoders, and reads nothing.
+// lightEtcdMember writes what the controller of a cluster would write, by its encoders, renews its lease, and reads only when it restarts.
 type lightEtcdMember struct {
 	store  *store
 	number int
 	mu     sync.Mutex
 	values *etcd.Values
+	lease  clientv3.LeaseID
 }
 
-// publish writes all exports and the member record.
+// leaseHeartbeats are the heartbeats that a lease lasts (docs/etcd.md).
+const leaseHeartbeats = 3
+
+// join claims the cluster's ID. The caller holds m.mu.
+func (m *lightEtcdMember) join(ctx context.Context) error {
+	grant, err := m.store.cluster.Root().Grant(ctx, int64(leaseHeartbeats*m.store.options.heartbeat().Seconds()))
+	if err != nil {
+		return err
+	}
+	m.lease = grant.ID
+	alive := m.values.Alive()
+	return m.put(ctx, clientv3.OpPut(alive.Key, alive.Value, clientv3.WithLease(m.lease)))
+}
+
+// publish joins, and writes all exports and the member record.
 func (m *lightEtcdMember) publish(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	alive := m.values.Alive()
-	if err := m.put(ctx, clientv3.OpPut(alive.Key, alive.Value, clientv3.WithLease(m.store.lease))); err != nil {
+	if err := m.join(ctx); err != nil {
 		return err
 	}
 	var exports []clientv3.Op
@@ -177,29 +193,82 @@ func (m *lightEtcdMember) write(ctx context.Context, exports ...clientv3.Op) err
 }
 
 func (m *lightEtcdMember) put(ctx context.Context, ops ...clientv3.Op) error {
-	if m.store.down.Load() {
-		return nil
-	}
 	m.store.writes.Add(int64(len(ops)))
 	_, err := m.store.cluster.Root().Txn(ctx).Then(ops...).Commit()
 	return err
 }
 
+// beat renews the lease, or claims the ID again after it has expired, and writes a heartbeat.
 func (m *lightEtcdMember) beat(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.store.down.Load() {
+		return nil
+	}
+	_, err := m.store.cluster.Root().KeepAliveOnce(ctx, m.lease)
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		err = m.join(ctx)
+	}
+	if err != nil {
+		return err
+	}
 	return m.write(ctx)
 }
 
+// restart reads all keys of the clusterset, as a controller does that starts, and claims the ID again.
+func (m *lightEtcdMember) restart(ctx context.Context) error {
+	root := names.EtcdPrefix + "/" + clusterSet + "/"
+	from, end := root, clientv3.GetPrefixRangeEnd(root)
+	for {
+		const pageKeys = 256
+		page, err := m.store.cluster.Root().Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(pageKeys))
+		if err != nil {
+			return err
+		}
+		if !page.More || len(page.Kvs) == 0 {
+			break
+		}
+		from = string(page.Kvs[len(page.Kvs)-1].Key) + "\x00"
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.join(ctx); err != nil {
+		return err
+	}
+	return m.write(ctx)
+}
+
+// restart restarts all members at once.
+func (s *store) restart(ctx context.Context, running *errgroup.Group) error {
+	group, ctx2 := errgroup.WithContext(ctx)
+	for _, m := range s.light {
+		group.Go(func() error { return m.restart(ctx2) })
+	}
+	for i, m := range s.whole {
+		group.Go(func() (err error) {
+			m.stop()
+			if s.whole[i], err = s.join(ctx, i, m.versions, running); err != nil {
+				return err
+			}
+			return awaitExported(ctx2, s.whole[i], i)
+		})
+	}
+	return group.Wait()
+}
+
+// crowd does nothing: the members read as much as the importer when they restart.
+func (s *store) crowd(bool) {}
+
 func (s *store) change(ctx context.Context, member, i, version int) error {
 	if member < len(s.whole) {
+		s.whole[member].versions[i] = version
 		return s.whole[member].Publish(ctx, export(member, i, version))
 	}
 	m := s.light[member-len(s.whole)]
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	op, err := m.export(i, version)
-	if err != nil {
+	if err != nil || s.down.Load() {
 		return err
 	}
 	return m.write(ctx, op)

@@ -27,6 +27,8 @@ type Options struct {
 	Registry string
 	// Clusters is the number of clusters, the importing one included.
 	Clusters int
+	// Outage is how long the registry is away.
+	Outage time.Duration
 	// Out gets a line for each step.
 	Out io.Writer
 }
@@ -94,6 +96,12 @@ type Result struct {
 	RestartMS     float64 `json:"restartMS"`
 	RestartEvents int     `json:"restartEvents"`
 	Restart       Load    `json:"restart"`
+	// RestartAllMS is the time from the start of the process until the last of RestartAllChanges changes was imported that members made while the controller
+	// was down, when all members restart with it and the account's reads are shared between all of them. RestartAllEvents are the writes of imports meanwhile.
+	RestartAllMS      float64 `json:"restartAllMS"`
+	RestartAllChanges int     `json:"restartAllChanges"`
+	RestartAllEvents  int     `json:"restartAllEvents"`
+	RestartAll        Load    `json:"restartAll"`
 	// Outage is while the registry refused every request, OutageEvents the writes of imports meanwhile, OutageMS the time from its end until a change was
 	// imported that a member made in it.
 	Outage       Load    `json:"outage"`
@@ -139,6 +147,10 @@ type members interface {
 	heard(ctx context.Context, id string) error
 	// change publishes version v of service i of a member.
 	change(ctx context.Context, member, i, v int) error
+	// restart restarts all members, and returns when each has written its record again.
+	restart(ctx context.Context, running *errgroup.Group) error
+	// crowd makes the importer share what the registry answers with all other clusters, or not any more.
+	crowd(crowded bool)
 	// traffic is that of the importer, written the number of writes of all members.
 	traffic() traffic
 	written() int64
@@ -164,12 +176,14 @@ type run struct {
 
 const (
 	steadyTime = 30 * time.Second // six polls
-	// outageTime stands for ten minutes, which TestFleet of internal/registry/cloudmap has in virtual time.
-	outageTime = 20 * time.Second
+	// DefaultOutage is the shortest outage in which every controller misses heartbeats.
+	DefaultOutage = 20 * time.Second
 	// rolloutTime is the shortest time of a rollout; it is longer where the writes of the fleet would exceed half of the quota.
 	rolloutTime = 20 * time.Second
 	changes     = 102
 	patience    = 10 * time.Minute
+	// crowdedPatience is for 1,000 clusters that read 1,000 catalogs each, at AWS's 1,000 a second: 17 minutes, if nothing is refused.
+	crowdedPatience = time.Hour
 )
 
 // Measure measures a fleet.
@@ -190,7 +204,7 @@ func Measure(ctx context.Context, options Options) (Result, error) {
 		}
 		_ = os.RemoveAll(r.folder)
 	}()
-	for _, step := range []func(context.Context, *errgroup.Group) error{r.setUp, r.publish, r.coldStart, r.steady, r.propagation, r.rollout, r.restart, r.outage} {
+	for _, step := range []func(context.Context, *errgroup.Group) error{r.setUp, r.publish, r.coldStart, r.steady, r.propagation, r.rollout, r.restart, r.restartAll, r.outage} {
 		if err := step(ctx, running); err != nil {
 			if r.program != nil {
 				err = r.program.problem(err)
@@ -508,11 +522,57 @@ func (r *run) restart(ctx context.Context, running *errgroup.Group) error {
 	return err
 }
 
+// restartAll restarts the controller and all members at once, after changes of up to twenty members that the controller has not seen.
+func (r *run) restartAll(ctx context.Context, running *errgroup.Group) error {
+	r.program.stop()
+	r.result.RestartAllChanges = min(20, r.options.members())
+	var versions []int
+	for n := range r.result.RestartAllChanges {
+		member := n * r.options.members() / r.result.RestartAllChanges
+		version, _, err := r.change(ctx, member, importedService(member))
+		if err != nil {
+			return err
+		}
+		versions = append(versions, version)
+	}
+	if err := pause(ctx, 2*time.Second); err != nil { // until the members have written it
+		return err
+	}
+	events, before := r.view.eventCount(), sample{traffic: r.members.traffic(), writes: r.members.written()}
+	before.at = time.Now()
+	r.members.crowd(true)
+	defer r.members.crowd(false)
+	restarted := make(chan error, 1)
+	go func() { restarted <- r.members.restart(ctx, running) }()
+	if err := r.launch(ctx, running); err != nil {
+		return err
+	}
+	for n, version := range versions {
+		at, err := r.view.await(ctx, marker(version), crowdedPatience)
+		if err != nil {
+			return err
+		}
+		r.result.RestartAllMS = max(r.result.RestartAllMS, milliseconds(at.Sub(r.program.began)))
+		if n%5 == 4 {
+			r.progress("all restart: %d of %d changes are imported, after %.1f s", n+1, len(versions), r.result.RestartAllMS/1000)
+		}
+	}
+	if err := <-restarted; err != nil {
+		return err
+	}
+	r.result.RestartAllEvents = r.view.eventCount() - events
+	var err error
+	r.result.RestartAll, err = r.load(ctx, before)
+	r.progress("after a restart of all, %d changes were imported after %.1f s, with %d writes of imports; %s",
+		len(versions), r.result.RestartAllMS/1000, r.result.RestartAllEvents, r.result.RestartAll)
+	return err
+}
+
 // outage makes the registry refuse everything for a while, in which a service changes.
 func (r *run) outage(ctx context.Context, _ *errgroup.Group) (err error) {
 	events, version := r.view.eventCount(), 0
 	r.members.outage(true)
-	r.result.Outage, err = r.during(ctx, outageTime, func() (err error) {
+	r.result.Outage, err = r.during(ctx, r.options.Outage, func() (err error) {
 		version, _, err = r.change(ctx, 0, importedService(0))
 		return err
 	})
@@ -524,7 +584,7 @@ func (r *run) outage(ctx context.Context, _ *errgroup.Group) (err error) {
 	}
 	at, err := r.view.await(ctx, marker(version), patience)
 	r.result.OutageMS = milliseconds(at.Sub(ended))
-	r.progress("no registry for %v: %d writes of imports; a change of that time was imported %.1f s later; %s", outageTime, r.result.OutageEvents, r.result.OutageMS/1000, r.result.Outage)
+	r.progress("no registry for %v: %d writes of imports; a change of that time was imported %.1f s later; %s", r.options.Outage, r.result.OutageEvents, r.result.OutageMS/1000, r.result.Outage)
 	return err
 }
 
