@@ -288,8 +288,8 @@ func (o *importer) lacks(e *exporter, i int) string {
 	switch want := e.wanted(i); {
 	case !ok, isOpen, n != want:
 		return fmt.Sprintf("%s sees version %d of %s's export %d (synced: %t, open: %t), want %d", o.identity.ClusterID, n, e.identity.ClusterID, i, ok, isOpen, want)
-	case len(view.Stale) > 0:
-		return fmt.Sprintf("%s takes %v for stale", o.identity.ClusterID, view.Stale)
+	case slices.Contains(view.Stale, e.identity.ClusterID):
+		return fmt.Sprintf("%s takes %s for stale", o.identity.ClusterID, e.identity.ClusterID)
 	}
 	return ""
 }
