@@ -46,10 +46,19 @@ func NamespaceCode(namespace string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:codeLength])[:codeLength]
 }
 
+// Codes yields the codes.
+func (n Namespaces) Codes(yield func(string) bool) {
+	for i := 0; i < len(n); i += codeLength {
+		if !yield(string(n[i : i+codeLength])) {
+			return
+		}
+	}
+}
+
 // Has reports whether code is one of the codes.
 func (n Namespaces) Has(code string) bool {
-	for i := 0; i < len(n); i += codeLength {
-		if string(n[i:i+codeLength]) == code {
+	for c := range n.Codes {
+		if c == code {
 			return true
 		}
 	}

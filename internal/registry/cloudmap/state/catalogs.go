@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
@@ -70,10 +69,7 @@ type catalogs struct {
 	synced, proven bool
 	clusters       map[string]*catalog
 	exporters      exporters
-	// sorted are the clusters by ID; nil after a change.
-	sorted []*catalog
-	// open is the position in sorted of the cluster that was found to have not shown a page last, by page.
-	open [format.PageCount]int
+	unknowns       *unknowns
 	// isMember is set while this cluster is the member under its ID.
 	isMember bool
 	// newProcess is set if another cluster has a new process since the members were read last.
@@ -82,9 +78,10 @@ type catalogs struct {
 
 // catalog is the state of one cluster: its record and its pages.
 type catalog struct {
-	// id is the ID of the cluster, exporters those of all catalogs; nil in a catalog that belongs to none.
+	// id is the ID of the cluster, exporters and unknowns those of all catalogs; nil in a catalog that belongs to none.
 	id        string
 	exporters exporters
+	unknowns  *unknowns
 	used      *usedNamespaces
 	// isOwn is set for the catalog of this cluster.
 	isOwn bool
@@ -134,6 +131,8 @@ type catalog struct {
 	// lastSeen is the time at which the record was last seen to change.
 	lastSeen time.Time
 	pages    [format.PageCount]pageState
+	// listings says where unknowns has the catalog.
+	listings [format.PageCount]listing
 	// account has the cost of the exports; nil has no limits.
 	account *budget.Account
 }
@@ -197,7 +196,7 @@ type pageState struct {
 func newCatalogs(cfg Config) *catalogs {
 	c := &catalogs{
 		identity: cfg.Identity, registry: cfg.ClientName, poll: cfg.PollInterval, staleAfter: cfg.StaleAfter, keyring: cfg.Keyring,
-		clusters: map[string]*catalog{}, exporters: exporters{}, liveness: registry.NewLiveness(cfg.Identity.ClusterID, cfg.StaleAfter),
+		clusters: map[string]*catalog{}, exporters: exporters{}, unknowns: &unknowns{skipped: map[pageNamespace][]*catalog{}}, liveness: registry.NewLiveness(cfg.Identity.ClusterID, cfg.StaleAfter),
 		ledger: cfg.Ledger, isWanted: cfg.Wanted, used: &usedNamespaces{}, observed: cfg.Observed,
 		refused: func() { cfg.Metrics.CountRefusedRecord(cfg.ClientName) }, allowsContact: cfg.AllowsContact,
 	}
@@ -223,7 +222,7 @@ func (c *catalogs) own() *catalog { return c.clusters[c.identity.ClusterID] }
 // cluster returns the catalog of a cluster, and creates it if it is new.
 func (c *catalogs) cluster(id string) *catalog {
 	if c.clusters[id] == nil {
-		c.clusters[id], c.sorted = &catalog{id: id, isOwn: id == c.identity.ClusterID, exporters: c.exporters, used: c.used}, nil
+		c.clusters[id] = &catalog{id: id, isOwn: id == c.identity.ClusterID, exporters: c.exporters, unknowns: c.unknowns, used: c.used}
 		c.openAccount(id, c.clusters[id])
 	}
 	return c.clusters[id]
@@ -300,10 +299,12 @@ func (c *catalogs) hasKey(id string, key trust.Key) bool {
 func (c *catalogs) makeCertain(id string, cluster *catalog, changed engine.Keys) {
 	if cluster.mayBeOld && c.liveness.IsStale(id) {
 		cluster.mayBeOld = false // a later record would have been read
+		cluster.reviewAll()
 		c.namedBy(id, changed)
 	}
 	if cluster.isReturning && c.keyring.IsReturnSaved(id) {
 		cluster.isReturning = false
+		cluster.reviewAll()
 		c.namedBy(id, changed)
 	}
 }
@@ -450,6 +451,7 @@ func (c *catalogs) accept(now time.Time, cluster *catalog, r format.Member, chan
 
 // observe records a record that another cluster signed, and reports whether it differs from the previous one.
 func (c *catalogs) observe(now time.Time, cluster *catalog, r format.Member, isCopy bool, changed engine.Keys) (written bool) {
+	defer cluster.reviewAll()
 	if c.hasNewKey(cluster, r) || cluster.left {
 		c.liveness.Remove(r.ClusterID) // the previous key had no heartbeats
 		cluster.isUntracked = true
@@ -686,17 +688,10 @@ func (c *catalogs) drop(id string) {
 		for i := range cluster.pages {
 			cluster.setPage(i, pageState{})
 		}
+		cluster.hasRecord = false
+		cluster.reviewAll()
 	}
 	delete(c.clusters, id)
-	c.sorted = nil
-}
-
-// all returns all catalogs, sorted by cluster.
-func (c *catalogs) all() []*catalog {
-	if c.sorted == nil {
-		c.sorted = slices.SortedFunc(maps.Values(c.clusters), func(a, b *catalog) int { return strings.Compare(a.id, b.id) })
-	}
-	return c.sorted
 }
 
 // keysOf adds the keys of a cluster's exports.
@@ -731,6 +726,7 @@ func (c *catalog) unreadPages(now time.Time) []int {
 		switch p := &c.pages[i]; {
 		case !c.needsRead(now, i):
 			p.isSkipped = p.isSkipped || !c.shows(i) && c.isUnused(i)
+			c.review(i)
 		case !now.Before(p.retryAt):
 			pages = append(pages, i)
 		}
@@ -867,7 +863,7 @@ func diff(before, after map[mcs.Key]mcs.Export, changed engine.Keys) {
 // this process started are unseen. Other clusters without a record are not part of the view.
 func (c *catalogs) viewOf(key mcs.Key, imported []string) (view registry.View) {
 	page, code := format.PageOf(key), format.NamespaceCode(key.Namespace)
-	for _, cluster := range c.all() {
+	for _, cluster := range c.unknowns.of(page, code) {
 		if cluster.isUnknown(key, page, code) {
 			view.Unknown = append(view.Unknown, cluster.id)
 			if slices.Contains(imported, cluster.id) {
@@ -881,14 +877,14 @@ func (c *catalogs) viewOf(key mcs.Key, imported []string) (view registry.View) {
 }
 
 // unusedView is viewOf for a key in a namespace whose exports are not used and were not imported: nine tenths of all keys, which only wait for their namespaces.
-// Of the clusters that may export it it names one. While many have not shown the page, that is the one that was found last.
+// Of the clusters that may export it it names one.
 func (c *catalogs) unusedView(key mcs.Key, _ []string) (view registry.View) {
 	page, code := format.PageOf(key), format.NamespaceCode(key.Namespace)
-	all := c.all()
-	if c.isOpen(page) {
-		view.Unknown = []string{all[c.open[page]].id}
-	} else if at := slices.IndexFunc(all, func(cluster *catalog) bool { return cluster.isUnknown(key, page, code) }); at >= 0 {
-		view.Unknown = []string{all[at].id}
+	for _, cluster := range c.unknowns.of(page, code) {
+		if cluster.isUnknown(key, page, code) {
+			view.Unknown = []string{cluster.id}
+			break
+		}
 	}
 	c.addExports(&view, key)
 	return view
@@ -911,11 +907,11 @@ func (c *catalogs) unseen(key mcs.Key, imported []string) []string {
 	})
 }
 
-// statusOf returns the status of the view of key. It is the same as that of viewOf, without a loop over all clusters while one of them has not shown the page.
+// statusOf returns the status of the view of key. It is the same as that of viewOf, without a list of the clusters that have not shown the page.
 func (c *catalogs) statusOf(key mcs.Key, imported []string) engine.Status {
 	page, code := format.PageOf(key), format.NamespaceCode(key.Namespace)
 	status := engine.Status{Unseen: c.unseen(key, imported)}
-	status.IsOpen = c.isOpen(page) || slices.ContainsFunc(c.all(), func(cluster *catalog) bool { return cluster.isUnknown(key, page, code) })
+	status.IsOpen = slices.ContainsFunc(c.unknowns.of(page, code), func(cluster *catalog) bool { return cluster.isUnknown(key, page, code) })
 	for _, id := range imported {
 		if cluster := c.clusters[id]; cluster != nil && cluster.isUnknown(key, page, code) {
 			status.Unknown = append(status.Unknown, id)
@@ -923,32 +919,6 @@ func (c *catalogs) statusOf(key mcs.Key, imported []string) engine.Status {
 	}
 	return status
 }
-
-// isOpen reports whether another cluster has not shown a page: all keys of the page are unknown for it. It begins with the cluster that was found last, because a
-// restarted controller asks after each read.
-func (c *catalogs) isOpen(page int) bool {
-	all := c.all()
-	for i := range all {
-		at := (c.open[page] + i) % len(all)
-		if cluster := all[at]; !cluster.isOwn && cluster.hasRecord && (cluster.isUncertain() || !cluster.isCopy && cluster.pages[page].isBlank()) {
-			c.open[page] = at
-			return true
-		}
-	}
-	return false
-}
-
-// isUnknown reports whether the cluster is in View.Unknown of key, in a page and a namespace with a code: its record does not show whether it exports key.
-func (c *catalog) isUnknown(key mcs.Key, page int, code string) bool {
-	if c.isOwn || !c.hasRecord {
-		return false
-	}
-	p := &c.pages[page]
-	return c.isUncertain() || !c.isCopy && (!p.knows(key) || c.mayHaveGained(page, code)) && !p.ignored[key] // the map last: a lookup asks all clusters
-}
-
-// isUncertain reports whether nothing of the cluster counts yet.
-func (c *catalog) isUncertain() bool { return c.mayBeOld || c.isReturning }
 
 // addTo adds the export of key in a page of a cluster to a view.
 func (c *catalogs) addTo(view *registry.View, cluster *catalog, p *pageState, key mcs.Key) {

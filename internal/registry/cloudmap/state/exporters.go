@@ -63,4 +63,5 @@ func (c *catalog) setPage(page int, after pageState) {
 	}
 	c.exporters.replace(c, &c.pages[page], &after)
 	c.pages[page] = after
+	c.review(page)
 }

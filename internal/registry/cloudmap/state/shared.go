@@ -128,7 +128,7 @@ func (s *shared) addResolved(changed engine.Keys) {
 func (s *shared) addResolvedBy(clusterID string, page int, changed engine.Keys) {
 	switch {
 	case !s.catalogs.isSynced():
-	case s.catalogs.isOpen(page):
+	case s.catalogs.unknowns.isOpen(page):
 		s.asked[page].AddChangedOf(clusterID, changed, s.catalogs.statusOf)
 	default:
 		s.asked[page].AddChanged(changed, s.catalogs.statusOf)

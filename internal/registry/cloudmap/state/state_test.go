@@ -69,6 +69,7 @@ func TestPageReadResolvesLookups(t *testing.T) {
 	announced.Pages[page], announced.Pages[format.PageOf(other)] = w.digest, "AAAAAAAAAAB"
 	writer := s.catalogs.cluster("cls2")
 	writer.record, writer.hasRecord, s.catalogs.synced = announced, true, true
+	writer.reviewAll()
 	absent := webKey(0)
 	for i := 1; format.PageOf(absent) != page || absent == exp.Key; i++ {
 		absent = webKey(i)
