@@ -148,13 +148,9 @@ func (r *reader) watch(ctx context.Context, fresh bool) error {
 		r.setProblem(nil)
 		began := time.Now()
 		u, behind := r.mirror.apply(changes, revision)
-		if behind {
-			if r.behind++; r.behind >= maxBehind {
-				return errBehind
-			}
-			return nil
+		if err := r.countBehind(behind); behind {
+			return err
 		}
-		r.behind = 0
 		r.traceChanges(changes, began)
 		r.publish(u)
 		if u.relist {
@@ -163,6 +159,18 @@ func (r *reader) watch(ctx context.Context, fresh bool) error {
 		return nil
 	}
 	return r.store.watch(ctx, w)
+}
+
+// countBehind counts an answer, and returns errBehind if it is the last of maxBehind in a row that were behind the mirror.
+func (r *reader) countBehind(behind bool) error {
+	if !behind {
+		r.behind = 0
+		return nil
+	}
+	if r.behind++; r.behind >= maxBehind {
+		return errBehind
+	}
+	return nil
 }
 
 // traceChanges records that changes were received at began and applied.
