@@ -66,11 +66,34 @@ func TestBrowser_Three(t *testing.T) {
 	}
 	b.Check("problems", `document.querySelector("#problems ul").textContent.includes("member virginia is stale")`)
 
+	details(b)
 	changes(b, data)
 	filters(b)
 	keyboard(t, b)
 	reload(b)
 	quiet(t, b, url)
+}
+
+// details checks what the page says about services and a cluster.
+func details(b *chromiumtest.Browser) {
+	for _, detail := range []struct{ route, text string }{
+		{"service/production/shop/cart", "$self; topology.kubernetes.io/region=$self; *"},     // its tiers
+		{"service/production/shop/cart", "dublin virginia"},                                   // for these clusters
+		{"service/production/shop/search", "dublin has appProtocol http, frankfurt has none"}, // its conflict
+		{"service/production/payments/ledger", "virginia"},                                    // exported by a stale cluster
+		{"cluster/production/dublin", "50%"},                                                  // drained
+		{"cluster/production/virginia", "5 min ago"},                                          // stale
+	} {
+		b.Eval(`location.hash = "#/`+detail.route+`"`, nil)
+		name := detail.route[strings.LastIndex(detail.route, "/")+1:]
+		b.Until(`document.querySelector("#detail").open && document.querySelector("#detail-title").textContent.includes("` + name + `")`)
+		b.Check(detail.route+" says "+detail.text, `document.querySelector("#detail-body").textContent.includes("`+detail.text+`")`)
+	}
+	b.Eval(`location.hash = "#/service/production/payments/ledger"`, nil)
+	b.Until(`document.querySelector("#detail-title").textContent.includes("ledger")`)
+	b.Check("the exporter is stale", `[...document.querySelectorAll("#detail-body td")].some((td) => td.textContent === "stale")`)
+	b.Press("Escape")
+	b.Until(`!document.querySelector("#detail").open`)
 }
 
 // changes checks that the page shows and announces changes.

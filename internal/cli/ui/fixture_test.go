@@ -134,7 +134,7 @@ func three() *fleet {
 	f.addService("platform", "login", 443, 4, 0, "frankfurt", "virginia")
 	f.addService("platform", "metrics", 9090, 2, 0, "frankfurt")
 	f.importers = map[mcs.Key][]string{cart: {"dublin", "virginia"}}
-	f.exports[1].ClusterSelectors = "$self; topology.kubernetes.io/region=$self; *"
+	f.exports[1].ClusterSelectors, f.exports[1].Recipients = "$self; topology.kubernetes.io/region=$self; *", "dublin virginia"
 	f.conflicts = map[mcs.Key][]string{search: {"PortConflict: port 9200/TCP differs: dublin has appProtocol http, frankfurt has none; the export of frankfurt is the oldest and decides"}}
 	return f
 }
