@@ -86,7 +86,7 @@ func (tr *trial) deletePage(a *actor) {
 		return
 	}
 	prefix := []string{format.CopyID, "page-" + format.PageName(format.PageOf(tr.keys[tr.hostile.IntN(allKeys)])), "page-", ""}[tr.hostile.IntN(4)]
-	if strings.HasPrefix(format.CopyID, prefix) && tr.needsCopy(a.identity.ClusterID) {
+	if (prefix == "" || prefix == format.CopyID) && tr.needsCopy(a.identity.ClusterID) {
 		return
 	}
 	tr.deleteInstances(s[format.CatalogName(a.identity.ClusterID)], func(i api.Instance) bool { return strings.HasPrefix(i.ID, prefix) })
