@@ -142,7 +142,7 @@ func (r *Results) fleetTables(p *page) {
 	p.linef("or, where the machine cannot run so many, write signed records, pages, heartbeats and peer notifications by their encoders and read nothing. So the requests of all clusters")
 	p.linef("are those of the measured one times their number. The heartbeat interval is longer where 12 s would make more than 25 writes a second of an account. Paths to other clusters are")
 	p.linef("not probed. A rollout changes one service of each member, one in a hundred. When all restart, up to twenty members have changed a service of which the measured cluster knows nothing. On Cloud")
-	p.linef("Map it gets an equal share of the account's 1,000 reads a second, and the other clusters write their records at 50 a second; on etcd each of them reads all keys and claims its ID, at once and on")
+	p.linef("Map a random part of its reads is refused, as if all clusters asked for as many and AWS admitted 1,000 a second, and the other clusters write their records at 50 a second; on etcd each of them reads all keys and claims its ID, at once and on")
 	p.linef("the same two cores. In the outage the registry refuses every request, for 20 s or as long as `-outage` says.\n")
 	p.linef("![memory, CPU, reads and propagation over the number of clusters](fleet.svg)\n")
 	for _, registry := range []string{clusterset.CloudMap, clusterset.Etcd} {

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
+	mathrand "math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -20,7 +22,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/time/rate"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
@@ -112,21 +113,23 @@ type meter struct {
 
 	mu sync.Mutex
 	traffic
-	share *rate.Limiter // of the reads; nil is no limit
+	// share is the client's share of the reads, a second; 0 is no limit. asked is how many it asks for, an average, and askedAt the time of the last one.
+	share, asked float64
+	askedAt      time.Time
 }
 
-// limit limits the reads.
-func (m *meter) limit(share *rate.Limiter) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.share = share
-}
-
-// admits reports whether a request is within the limit.
+// admits reports whether a request is admitted while all clusters ask for as much as this one: of more than the quota, a random part is.
 func (m *meter) admits(operation string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.share == nil || operation != "DiscoverInstances" || m.share.Allow()
+	if m.share == 0 || operation != "DiscoverInstances" {
+		return true
+	}
+	const averaged = 5. // seconds
+	now := time.Now()
+	m.asked = m.asked*math.Exp(-now.Sub(m.askedAt).Seconds()/averaged) + 1/averaged
+	m.askedAt = now
+	return mathrand.Float64()*m.asked < m.share
 }
 
 // traffic is what a client has asked.
@@ -530,11 +533,12 @@ func (c *cloud) restart(ctx context.Context, running *errgroup.Group) error {
 
 // crowd gives the importer an equal share of the account's reads. The other clusters read as much, and nothing decides who is first.
 func (c *cloud) crowd(crowded bool) {
-	var share *rate.Limiter
-	if perCluster := readsPerSecond / float64(c.options.Clusters); crowded {
-		share = rate.NewLimiter(rate.Limit(perCluster), max(1, int(perCluster)))
+	c.meter.mu.Lock()
+	defer c.meter.mu.Unlock()
+	c.meter.share = 0
+	if crowded {
+		c.meter.share = readsPerSecond / float64(c.options.Clusters)
 	}
-	c.meter.limit(share)
 }
 
 // notify sends the notifications of the light members.
