@@ -29,8 +29,9 @@ type Reads struct {
 	proofAt time.Time
 	// decoding has an element for each catalog that is being decoded.
 	decoding chan struct{}
-	// polledAt is the time at which the last poll succeeded.
+	// polledAt is the time at which the last poll succeeded, absent whether a poll since then has not found the clusterset.
 	polledAt  time.Time
+	absent    absence
 	newcomers newcomers
 	// ownCopy is the copy of the own record that the last audit found, nil if there was none.
 	ownCopy *format.Member
@@ -50,18 +51,32 @@ func (s *Reads) SetError(err error) engine.Keys {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	changed := engine.Keys{}
-	before := s.readProblem.Err()
 	if s.readProblem.Set(err) {
 		s.addPending(changed)
 	}
+	hasEnded := s.absent.observe(err)
 	if err != nil {
 		return changed
 	}
-	if s.view != nil && s.claim.state == Held && (api.IsNotFound(before) || api.IsDenied(before)) {
+	if s.view != nil && s.claim.state == Held && hasEnded {
 		s.view.ListAgain(s.polledAt)
 	}
 	s.polledAt = time.Now()
 	return changed
+}
+
+// absence is set while the clusterset is not found, or this cluster may not read it, as without the share of the namespace: lists of services and namespaces are
+// empty then.
+type absence bool
+
+// observe observes the result of a poll, and reports whether the clusterset is shown again. Polls that fail for another reason show nothing.
+func (a *absence) observe(err error) (hasEnded bool) {
+	if err != nil {
+		*a = *a || absence(api.IsNotFound(err) || api.IsDenied(err))
+		return false
+	}
+	hasEnded, *a = bool(*a), false
+	return hasEnded
 }
 
 // ObserveFailure records that the members could not be read.
