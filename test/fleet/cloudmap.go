@@ -531,12 +531,12 @@ func (c *cloud) restart(ctx context.Context, running *errgroup.Group) error {
 	return nil
 }
 
-// crowd gives the importer an equal share of the account's reads. The other clusters read as much, and nothing decides who is first.
-func (c *cloud) crowd(crowded bool) {
+// shareReads gives the importer an equal share of the account's reads. The other clusters read as much, and nothing decides who is first.
+func (c *cloud) shareReads(isShared bool) {
 	c.meter.mu.Lock()
 	defer c.meter.mu.Unlock()
 	c.meter.share = 0
-	if crowded {
+	if isShared {
 		c.meter.share = readsPerSecond / float64(c.options.Clusters)
 	}
 }

@@ -256,8 +256,8 @@ func (s *store) restart(ctx context.Context, running *errgroup.Group) error {
 	return group.Wait()
 }
 
-// crowd does nothing: the members read as much as the importer when they restart.
-func (s *store) crowd(bool) {}
+// shareReads does nothing: the members read as much as the importer when they restart.
+func (s *store) shareReads(bool) {}
 
 func (s *store) change(ctx context.Context, member, i, version int) error {
 	if member < len(s.whole) {

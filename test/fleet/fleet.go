@@ -149,8 +149,8 @@ type members interface {
 	change(ctx context.Context, member, i, v int) error
 	// restart restarts all members, and returns when each has written its record again.
 	restart(ctx context.Context, running *errgroup.Group) error
-	// crowd makes the importer share what the registry answers with all other clusters, or not any more.
-	crowd(crowded bool)
+	// shareReads makes the importer share what the registry answers with all other clusters, or not any more.
+	shareReads(isShared bool)
 	// traffic is that of the importer, written the number of writes of all members.
 	traffic() traffic
 	written() int64
@@ -184,8 +184,8 @@ const (
 	patience    = 10 * time.Minute
 	// mostRestarts is the most clusters that restart at once on etcd: 1,000 read 35 GB, which etcd and its clients on two cores copy for half an hour.
 	mostRestarts = 300
-	// crowdedPatience is for 1,000 clusters that read 1,000 catalogs each, at AWS's 1,000 a second: 17 minutes, if nothing is refused.
-	crowdedPatience = time.Hour
+	// sharedPatience is for 1,000 clusters that read 1,000 catalogs each, at AWS's 1,000 a second: 17 minutes, if nothing is refused.
+	sharedPatience = time.Hour
 )
 
 // Measure measures a fleet.
@@ -545,15 +545,15 @@ func (r *run) restartAll(ctx context.Context, running *errgroup.Group) error {
 	}
 	events, before := r.view.eventCount(), sample{traffic: r.members.traffic(), writes: r.members.written()}
 	before.at = time.Now()
-	r.members.crowd(true)
-	defer r.members.crowd(false)
+	r.members.shareReads(true)
+	defer r.members.shareReads(false)
 	restarted := make(chan error, 1)
 	go func() { restarted <- r.members.restart(ctx, running) }()
 	if err := r.launch(ctx, running); err != nil {
 		return err
 	}
 	for n, version := range versions {
-		at, err := r.view.await(ctx, marker(version), crowdedPatience)
+		at, err := r.view.await(ctx, marker(version), sharedPatience)
 		if err != nil {
 			return err
 		}
