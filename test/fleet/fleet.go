@@ -182,8 +182,6 @@ const (
 	rolloutTime = 20 * time.Second
 	changes     = 102
 	patience    = 10 * time.Minute
-	// mostRestarts is the most clusters that restart at once on etcd: 1,000 read 35 GB, which etcd and its clients on two cores copy for half an hour.
-	mostRestarts = 300
 	// sharedPatience is for 1,000 clusters that read 1,000 catalogs each, at AWS's 1,000 a second: 17 minutes, if nothing is refused.
 	sharedPatience = time.Hour
 )
@@ -526,9 +524,6 @@ func (r *run) restart(ctx context.Context, running *errgroup.Group) error {
 
 // restartAll restarts the controller and all members at once, after changes of up to twenty members that the controller has not seen.
 func (r *run) restartAll(ctx context.Context, running *errgroup.Group) error {
-	if r.options.Registry == config.RegistryEtcd && r.options.Clusters > mostRestarts {
-		return nil
-	}
 	r.program.stop()
 	r.result.RestartAllChanges = min(20, r.options.members())
 	var versions []int
