@@ -20,15 +20,21 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// configMapPins keeps the pins of a clusterset in a ConfigMap of their own, each under the key "<clusterset>.<cluster>" as JSON.
+// configMapPins keeps the pins of a clusterset in a ConfigMap of their own, each under the key "<clusterset>.<cluster>" as JSON. It is not safe for concurrent use.
 type configMapPins struct {
 	client       client.Client
 	namespace    string
 	clusterSetID string
 	log          logr.Logger
+	// version is the resource version of the ConfigMap when it was last read or written, "" if it did not exist.
+	version string
 }
 
-var _ trust.Store = configMapPins{}
+var _ trust.Store = &configMapPins{}
+
+func (c *configMapPins) name() types.NamespacedName {
+	return types.NamespacedName{Namespace: c.namespace, Name: names.PinsConfigMap}
+}
 
 // storedPin is the format of a pin in the ConfigMap.
 type storedPin struct {
@@ -47,15 +53,13 @@ type storedTime struct {
 }
 
 // LoadPins implements trust.Store. A value that cannot be read is logged and left out.
-func (c configMapPins) LoadPins(ctx context.Context) (map[string]trust.Pin, error) {
+func (c *configMapPins) LoadPins(ctx context.Context) (map[string]trust.Pin, error) {
 	var object corev1.ConfigMap
-	err := c.client.Get(ctx, types.NamespacedName{Namespace: c.namespace, Name: names.PinsConfigMap}, &object)
-	if apierrors.IsNotFound(err) {
-		return nil, nil
+	err := c.client.Get(ctx, c.name(), &object)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("reading ConfigMap %s: %w", c.name(), err)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("reading ConfigMap %s/%s: %w", c.namespace, names.PinsConfigMap, err)
-	}
+	c.version = object.ResourceVersion
 	pins := map[string]trust.Pin{}
 	for _, key := range slices.Sorted(maps.Keys(object.Data)) {
 		clusterSetID, clusterID, _ := strings.Cut(key, ".")
@@ -73,7 +77,7 @@ func (c configMapPins) LoadPins(ctx context.Context) (map[string]trust.Pin, erro
 }
 
 // SavePins implements trust.Store.
-func (c configMapPins) SavePins(ctx context.Context, pins map[string]trust.Pin) error {
+func (c *configMapPins) SavePins(ctx context.Context, pins map[string]trust.Pin) error {
 	values := map[string]any{}
 	for id, pin := range pins {
 		if pin.IsZero() {
@@ -86,7 +90,14 @@ func (c configMapPins) SavePins(ctx context.Context, pins map[string]trust.Pin) 
 		}
 		values[c.clusterSetID+"."+id] = text
 	}
-	return configmap.Merge(ctx, c.client, types.NamespacedName{Namespace: c.namespace, Name: names.PinsConfigMap}, values)
+	next, err := configmap.MergeAt(ctx, c.client, c.name(), c.version, values)
+	if apierrors.IsConflict(err) {
+		return trust.ErrChanged
+	}
+	if err == nil {
+		c.version = next
+	}
+	return err
 }
 
 func encodePin(pin trust.Pin) (string, error) {

@@ -83,7 +83,7 @@ func (k *keys) keyring(ctx context.Context, clusterSetID string) (*trust.Keyring
 	cfg := k.config
 	cfg.ClusterSetID = clusterSetID
 	if k.isStored() {
-		cfg.Store = configMapPins{client: k.kube, namespace: k.namespace, clusterSetID: clusterSetID, log: k.log}
+		cfg.Store = &configMapPins{client: k.kube, namespace: k.namespace, clusterSetID: clusterSetID, log: k.log}
 	}
 	keyring, err := trust.Load(ctx, cfg)
 	if err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -107,9 +108,13 @@ func TestSigningKey_ReportsProblems(t *testing.T) {
 	}
 }
 
+// TestConfigMapPins runs on a real API server: whether another process has written the ConfigMap is the server's answer.
 func TestConfigMapPins(t *testing.T) {
-	c := fake.NewClientBuilder().Build()
-	store := configMapPins{client: c, namespace: "system", clusterSetID: "set1", log: logr.Discard()}
+	c, _ := startKubernetes(t)
+	if err := c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "system"}}); err != nil {
+		t.Fatal(err)
+	}
+	store := &configMapPins{client: c, namespace: "system", clusterSetID: "set1", log: logr.Discard()}
 	if pins, err := store.LoadPins(t.Context()); err != nil || len(pins) > 0 {
 		t.Fatalf("loaded %v (%v) without a ConfigMap, want none", pins, err)
 	}
@@ -119,13 +124,22 @@ func TestConfigMapPins(t *testing.T) {
 		"cls3": {Key: key, UID: "uid-3", Last: map[string]trust.Time{}, Left: true},
 		"cls4": {Last: map[string]trust.Time{}, Forgotten: true},
 	}
-	other := store
+	other := *store
 	other.clusterSetID = "set2"
 	if err := other.SavePins(t.Context(), map[string]trust.Pin{"cls9": {Key: key}}); err != nil {
 		t.Fatal(err)
 	}
+	if err := store.SavePins(t.Context(), pins); !errors.Is(err, trust.ErrChanged) {
+		t.Fatalf("saved after another process had created the ConfigMap: %v", err)
+	}
+	if pins, err := store.LoadPins(t.Context()); err != nil || len(pins) > 0 {
+		t.Fatalf("loaded %v (%v), which belong to another clusterset", pins, err)
+	}
 	if err := store.SavePins(t.Context(), pins); err != nil {
 		t.Fatal(err)
+	}
+	if err := other.SavePins(t.Context(), map[string]trust.Pin{"cls9": {}}); !errors.Is(err, trust.ErrChanged) {
+		t.Fatalf("saved after another process had saved: %v", err)
 	}
 	changed := pins["cls2"]
 	changed.Left = true
@@ -140,6 +154,12 @@ func TestConfigMapPins(t *testing.T) {
 	}
 	if d := cmp.Diff(pins, got); d != "" {
 		t.Errorf("pins (-want +got):\n%s", d)
+	}
+	if err := c.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: names.PinsConfigMap}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.SavePins(t.Context(), pins); !errors.Is(err, trust.ErrChanged) {
+		t.Errorf("saved some pins after the ConfigMap was deleted with the others: %v", err)
 	}
 }
 

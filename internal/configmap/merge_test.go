@@ -65,3 +65,37 @@ func TestMerge(t *testing.T) {
 		})
 	}
 }
+
+func TestMergeAt(t *testing.T) {
+	name, c := types.NamespacedName{Namespace: "system", Name: "state"}, fake.NewClientBuilder().Build()
+	write := func(version string, values map[string]any) (next string) {
+		t.Helper()
+		next, err := MergeAt(t.Context(), c, name, version, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return next
+	}
+	refused := func(version string) {
+		t.Helper()
+		if _, err := MergeAt(t.Context(), c, name, version, map[string]any{"a": "0"}); !apierrors.IsConflict(err) || !strings.Contains(err.Error(), "writing ConfigMap system/state") {
+			t.Errorf("version %q: error %v, want a conflict that names the ConfigMap", version, err)
+		}
+	}
+	if next := write("", map[string]any{"a": nil}); next != "" {
+		t.Errorf("a ConfigMap was created with version %q to remove a key", next)
+	}
+	first := write("", map[string]any{"a": "1"})
+	refused("")
+	second := write(first, map[string]any{"b": "1"})
+	refused(first)
+	third := write(second, map[string]any{"a": nil, "b": "2"})
+	var got corev1.ConfigMap
+	if err := c.Get(t.Context(), name, &got); err != nil || !maps.Equal(got.Data, map[string]string{"b": "2"}) || got.ResourceVersion != third {
+		t.Errorf("the ConfigMap has %v in version %s (%v), want b=2 in version %s", got.Data, got.ResourceVersion, err, third)
+	}
+	if err := c.Delete(t.Context(), &got); err != nil {
+		t.Fatal(err)
+	}
+	refused(third)
+}

@@ -182,6 +182,8 @@ func newSigner(seed, previous []byte) *trust.Signer {
 type memoryPins struct {
 	mu   sync.Mutex
 	pins map[string]trust.Pin
+	// saves is the number of saves.
+	saves int
 }
 
 func (m *memoryPins) LoadPins(context.Context) (map[string]trust.Pin, error) {
@@ -193,6 +195,13 @@ func (m *memoryPins) LoadPins(context.Context) (map[string]trust.Pin, error) {
 func (m *memoryPins) SavePins(_ context.Context, pins map[string]trust.Pin) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.save(pins)
+	return nil
+}
+
+// save saves pins. The caller holds m.mu.
+func (m *memoryPins) save(pins map[string]trust.Pin) {
+	m.saves++
 	if m.pins == nil {
 		m.pins = map[string]trust.Pin{}
 	}
@@ -200,7 +209,6 @@ func (m *memoryPins) SavePins(_ context.Context, pins map[string]trust.Pin) erro
 		pin.Last = maps.Clone(pin.Last)
 		m.pins[id] = pin
 	}
-	return nil
 }
 
 // keyring returns the keyring of a process with these pins.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -259,15 +260,31 @@ func (w *simulation) clientAt(key string, rates map[string]api.Rate) (*api.Clien
 
 // processPins are the pins that a process saves until it is killed.
 type processPins struct {
-	trust.Store
+	*memoryPins
 	wire *wire
+	// loaded is the number of saves when this process last loaded or saved the pins.
+	loaded int
 }
 
-func (p processPins) SavePins(ctx context.Context, pins map[string]trust.Pin) error {
-	if p.wire.cut.Load() {
+func (p *processPins) LoadPins(context.Context) (map[string]trust.Pin, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.loaded = p.saves
+	return maps.Clone(p.pins), nil
+}
+
+func (p *processPins) SavePins(_ context.Context, pins map[string]trust.Pin) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.wire.cut.Load():
 		return errCut
+	case p.loaded != p.saves:
+		return trust.ErrChanged
 	}
-	return p.Store.SavePins(ctx, pins)
+	p.save(pins)
+	p.loaded = p.saves
+	return nil
 }
 
 // process is one process of a cluster's controller.
@@ -300,7 +317,7 @@ func (w *simulation) create(key string, identity mcs.Identity, change ...func(*C
 	client, line := w.client(key)
 	cfg := defaultConfig(identity)
 	cfg.ResourceIDs = w.ids.of(key)
-	cfg.Keyring = keyring(identity, cfg.StaleAfter, processPins{w.ids.pinsOf(key), line})
+	cfg.Keyring = keyring(identity, cfg.StaleAfter, &processPins{memoryPins: w.ids.pinsOf(key), wire: line})
 	cfg.times.instanceList = time.Minute // the first list is over before any test counts requests
 	for _, c := range change {
 		c(&cfg)

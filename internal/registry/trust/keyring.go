@@ -3,6 +3,7 @@ package trust
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"sync"
@@ -66,11 +67,36 @@ func (p Pin) heartbeat() (latest int64) {
 	return latest
 }
 
-// Store keeps the pins of a clusterset across restarts.
+// merged returns the pin of a cluster after another process of this cluster has saved it as stored: that of the process that has read the later
+// heartbeat. A pin of another key stays as it is.
+func (p Pin) merged(stored Pin) Pin {
+	if stored.Key != p.Key {
+		return p
+	}
+	merged := p.clone()
+	if stored.heartbeat() > p.heartbeat() {
+		merged = stored.clone()
+	}
+	merged.Last = map[string]Time{}
+	for _, last := range []map[string]Time{p.Last, stored.Last} {
+		for registry, at := range last {
+			if at.After(merged.Last[registry]) {
+				merged.Last[registry] = at
+			}
+		}
+	}
+	return merged
+}
+
+// ErrChanged means that another process of this cluster has saved pins.
+var ErrChanged = errors.New("another process of this cluster has saved the keys of the clusters")
+
+// Store keeps the pins of a clusterset across restarts, for one process.
 type Store interface {
 	// LoadPins returns the pins by cluster ID.
 	LoadPins(ctx context.Context) (map[string]Pin, error)
-	// SavePins replaces the pins of these clusters and keeps the others. The zero Pin removes one. It must not keep or change the map.
+	// SavePins replaces the pins of these clusters and keeps the others. The zero Pin removes one. It must not keep or change the map. It saves nothing
+	// and returns ErrChanged if another process has saved pins since this one loaded or saved them.
 	SavePins(ctx context.Context, pins map[string]Pin) error
 }
 
@@ -330,6 +356,8 @@ const (
 	// generations. So a controller that was killed recognizes records as earlier ones if it had saved the later ones. A new key is saved within a second.
 	saveInterval = 5 * time.Minute
 	saveChanges  = 10 * time.Second
+	// saveAttempts are the attempts to save while another process saves too.
+	saveAttempts = 3
 )
 
 // Run saves changes until ctx ends, and once more then.
@@ -364,6 +392,36 @@ func (k *Keyring) Run(ctx context.Context) {
 
 // save saves the pins that differ from the stored ones, and reports whether there were any.
 func (k *Keyring) save(ctx context.Context, d detail) bool {
+	hadChanges, err := k.trySave(ctx, d)
+	// A leader that was frozen goes on for a moment beside the next one.
+	for attempt := 1; errors.Is(err, ErrChanged) && attempt < saveAttempts; attempt++ {
+		if err = k.merge(ctx); err == nil {
+			_, err = k.trySave(ctx, d)
+		}
+	}
+	if err != nil {
+		k.cfg.Logger.Error(err, "Failed to save the keys of the clusters, retrying")
+	}
+	return hadChanges
+}
+
+// merge merges the pins with those that another process has saved.
+func (k *Keyring) merge(ctx context.Context) error {
+	stored, err := k.cfg.Store.LoadPins(ctx)
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for id, entry := range k.pins {
+		entry.saved = stored[id].clone() // the zero Pin without one
+		entry.Pin = entry.merged(entry.saved)
+	}
+	return nil
+}
+
+// trySave saves the pins that differ from the stored ones, and reports whether there were any.
+func (k *Keyring) trySave(ctx context.Context, d detail) (hadChanges bool, err error) {
 	k.mu.Lock()
 	changed := map[string]Pin{}
 	for id, pin := range k.pins {
@@ -376,11 +434,10 @@ func (k *Keyring) save(ctx context.Context, d detail) bool {
 	}
 	k.mu.Unlock()
 	if len(changed) == 0 {
-		return false
+		return false, nil
 	}
 	if err := k.cfg.Store.SavePins(ctx, changed); err != nil {
-		k.cfg.Logger.Error(err, "Failed to save the keys of the clusters, retrying")
-		return true
+		return true, err
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -392,5 +449,5 @@ func (k *Keyring) save(ctx context.Context, d detail) bool {
 			entry.saved = pin
 		}
 	}
-	return true
+	return true, nil
 }

@@ -50,6 +50,27 @@ func (m *memoryStore) SavePins(_ context.Context, pins map[string]Pin) error {
 	return nil
 }
 
+// processStore is a Store of one of several processes.
+type processStore struct {
+	*memoryStore
+	version int
+}
+
+func (p *processStore) LoadPins(ctx context.Context) (map[string]Pin, error) {
+	pins, err := p.memoryStore.LoadPins(ctx)
+	p.version = p.saves
+	return pins, err
+}
+
+func (p *processStore) SavePins(ctx context.Context, pins map[string]Pin) error {
+	if p.version != p.saves {
+		return ErrChanged
+	}
+	err := p.memoryStore.SavePins(ctx, pins)
+	p.version = p.saves
+	return err
+}
+
 const staleAfter = 2 * time.Minute
 
 func load(t *testing.T, cfg Config) *Keyring {
@@ -220,6 +241,82 @@ func TestRun_SavesPins(t *testing.T) {
 			t.Errorf("after a restart: %+v", again.pins["cls2"].Pin)
 		}
 	})
+}
+
+// TestRun_KeepsLaterPins: a leader that was frozen, and goes on for a moment after the next one has saved pins, does not replace them by its earlier ones.
+func TestRun_KeepsLaterPins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, key := &memoryStore{}, signer(t, 1).Key()
+		frozen := load(t, Config{Store: &processStore{memoryStore: store}})
+		frozen.Observe(acceptedRecord(key, 1, false))
+		stopFrozen := running(t, frozen)
+		time.Sleep(2 * time.Second)
+		frozen.Observe(acceptedRecord(key, 2, false)) // not saved yet
+		other := acceptedRecord(key, 2, false)
+		other.ClusterID = "cls3"
+		next := load(t, Config{Store: &processStore{memoryStore: store}})
+		stopNext := running(t, next)
+		next.Observe(acceptedRecord(key, 3, true))
+		next.Observe(other)
+		time.Sleep(1500 * time.Millisecond)
+		other.At.Heartbeat = 5
+		other.Registry = "b"
+		frozen.Observe(other)
+		stopFrozen()
+		stopNext()
+		again := load(t, Config{Store: store})
+		if !again.HasEnded("cls2") || again.Last("a", "cls2", key).Heartbeat != 3 {
+			t.Errorf("cls2 is %+v, want its farewell with heartbeat 3", again.pins["cls2"].Pin)
+		}
+		if got := again.pins["cls3"].Pin; got.Last["a"].Heartbeat != 2 || got.Last["b"].Heartbeat != 5 {
+			t.Errorf("cls3 is %+v, want the heartbeats of both processes", got)
+		}
+	})
+}
+
+// TestRun_SavesDeletedPins: pins that another user has deleted are saved again, those that have not changed too.
+func TestRun_SavesDeletedPins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, key := &memoryStore{}, signer(t, 1).Key()
+		k := load(t, Config{Store: &processStore{memoryStore: store}})
+		stop := running(t, k)
+		k.Observe(acceptedRecord(key, 1, false))
+		time.Sleep(2 * time.Second)
+		store.mu.Lock()
+		store.pins, store.saves = nil, store.saves+1
+		store.mu.Unlock()
+		other := acceptedRecord(key, 1, false)
+		other.ClusterID = "cls3"
+		k.Observe(other)
+		time.Sleep(1500 * time.Millisecond)
+		if again := load(t, Config{Store: store}); !again.IsSigned("cls2") || !again.IsSigned("cls3") {
+			t.Errorf("after a restart there are the pins %v, want those of cls2 and cls3", again.pins)
+		}
+		stop()
+	})
+}
+
+func TestPin_Merged(t *testing.T) {
+	key, other := signer(t, 1).Key(), signer(t, 2).Key()
+	at := func(heartbeat int64) map[string]Time { return map[string]Time{"a": {Heartbeat: heartbeat}} }
+	own := Pin{Key: key, UID: "own", Last: at(2)}
+	for name, tt := range map[string]struct{ own, stored, want Pin }{
+		"none is stored":                  {own, Pin{}, own},
+		"stored is earlier":               {own, Pin{Key: key, UID: "stored", Last: at(1), Left: true}, own},
+		"stored is later":                 {own, Pin{Key: key, UID: "stored", Last: at(3), Left: true}, Pin{Key: key, UID: "stored", Last: at(3), Left: true}},
+		"the same, and forgotten here":    {Pin{Key: key, Last: at(2), Forgotten: true}, own, Pin{Key: key, Last: at(2), Forgotten: true}},
+		"stored has another key":          {own, Pin{Key: other, UID: "stored", Last: at(3)}, own},
+		"stored has another registry":     {own, Pin{Key: key, Last: map[string]Time{"b": {Heartbeat: 1}}}, Pin{Key: key, UID: "own", Last: map[string]Time{"a": {Heartbeat: 2}, "b": {Heartbeat: 1}}}},
+		"own has another registry":        {own, Pin{Key: key, Last: map[string]Time{"b": {Heartbeat: 3}}}, Pin{Key: key, Last: map[string]Time{"a": {Heartbeat: 2}, "b": {Heartbeat: 3}}}},
+		"own has no records, stored some": {Pin{Key: key}, own, own},
+		"stored has no records":           {own, Pin{Key: key}, own},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := tt.own.merged(tt.stored); !got.equal(tt.want, withTimes) || got.UID != tt.want.UID {
+				t.Errorf("%+v and stored %+v are %+v, want %+v", tt.own, tt.stored, got, tt.want)
+			}
+		})
+	}
 }
 
 func TestRun_SavesChangesSoon(t *testing.T) {
