@@ -50,36 +50,49 @@ func TestViewReportsCollisions(t *testing.T) {
 	within(t, 10*time.Second, "nothing is left to report", warns(t, a, webKey(0)))
 }
 
+// shares are those of the namespaces with cluster cls1.
+type shares struct{ areGone atomic.Bool }
+
+// answer answers the requests of the cluster while the shares are gone: everything is as if it did not exist.
+func (s *shares) answer(req request) (code, body string, ok bool) {
+	switch {
+	case !s.areGone.Load() || req.cluster != "cls1":
+		return "", "", false
+	case req.operation == "ListNamespaces":
+		return "", `{"Namespaces":[]}`, true
+	case req.operation == "DiscoverInstances":
+		return "NamespaceNotFound", "", true
+	}
+	return "ServiceNotFound", "", true
+}
+
+// instancesOf returns a function that returns the number of instances of a service.
+func instancesOf(t *testing.T, w *simulation, key mcs.Key) func() int {
+	admin, _ := w.client("admin")
+	return func() int {
+		have, _, err := admin.DiscoverInstances(t.Context(), key.Namespace, key.Name, nil)
+		if err != nil && !api.IsNotFound(err) {
+			t.Fatal(err)
+		}
+		return len(have)
+	}
+}
+
 // TestViewListsAgainAfterShareWasGone: a controller starts without the instance view, and removes the instances of the previous process. When it lists the
 // services to find that, the share of the namespaces is gone for a while.
 func TestViewListsAgainAfterShareWasGone(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
-		exp := webExport("cls1", 0, 1)
-		var isRestarted, gone atomic.Bool
+		w, exp := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true}), webExport("cls1", 0, 1)
+		var isRestarted atomic.Bool
+		var shares shares
 		w.intercept = func(req request) (code, body string, ok bool) {
 			if req.operation == "ListNamespaces" && isRestarted.Swap(false) {
-				gone.Store(true)
+				shares.areGone.Store(true)
 			}
-			switch {
-			case !gone.Load() || req.cluster != "cls1":
-				return "", "", false
-			case req.operation == "ListNamespaces":
-				return "", `{"Namespaces":[]}`, true
-			case req.operation == "DiscoverInstances":
-				return "NamespaceNotFound", "", true
-			}
-			return "ServiceNotFound", "", true
+			return shares.answer(req)
 		}
-		admin, _ := w.client("admin")
-		instances := func() int {
-			have, _, err := admin.DiscoverInstances(t.Context(), exp.Key.Namespace, exp.Key.Name, nil)
-			if err != nil && !api.IsNotFound(err) {
-				t.Fatal(err)
-			}
-			return len(have)
-		}
+		instances := instancesOf(t, w, exp.Key)
 		joined := time.Now()
 		withView := w.begin(cls1, nil, func(cfg *Config) { cfg.InstanceView = true })
 		publish(t, withView.Registry, exp)
@@ -88,9 +101,33 @@ func TestViewListsAgainAfterShareWasGone(t *testing.T) {
 		isRestarted.Store(true)
 		without := w.begin(cls1, nil, func(cfg *Config) { cfg.InstanceView, cfg.Joined = false, joined })
 		publish(t, without.Registry, exp)
-		w.until(2*time.Minute, "the services are listed", gone.Load)
+		w.until(2*time.Minute, "the services are listed", shares.areGone.Load)
 		time.Sleep(2 * time.Minute)
-		gone.Store(false)
+		shares.areGone.Store(false)
+		w.until(5*time.Minute, "the instance is gone", func() bool { return instances() == 0 })
+	})
+}
+
+// TestViewRemovesInstancesAfterShareWasGone: an export ends while the share of the namespaces is gone, for so long that reads have shown several times that its service
+// does not exist.
+func TestViewRemovesInstancesAfterShareWasGone(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w, exp := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true}), webExport("cls1", 0, 1)
+		var shares shares
+		w.intercept = shares.answer
+		instances := instancesOf(t, w, exp.Key)
+		cluster := w.begin(cls1, nil, func(cfg *Config) { cfg.InstanceView = true })
+		publish(t, cluster.Registry, exp)
+		w.until(2*time.Minute, "the instance is there", func() bool { return instances() == 1 })
+		time.Sleep(5 * time.Minute) // it has listed the services
+		shares.areGone.Store(true)
+		time.Sleep(10 * time.Second) // a poll shows that
+		if err := cluster.Withdraw(t.Context(), exp.Key); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Minute)
+		shares.areGone.Store(false)
 		w.until(5*time.Minute, "the instance is gone", func() bool { return instances() == 0 })
 	})
 }

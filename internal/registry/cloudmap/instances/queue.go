@@ -97,6 +97,8 @@ type queue struct {
 	isCleanupDenied bool
 	list            listState
 	services        map[mcs.Key]*service
+	// forgotAt is the time at which a service was forgotten last, because reads showed no instances of this cluster.
+	forgotAt time.Time
 	// retryAt is the time at which the next service that has failed several times may be reconciled.
 	retryAt        time.Time
 	resyncInterval time.Duration
@@ -305,6 +307,7 @@ func (q *queue) finish(key mcs.Key, now time.Time, result outcome, err error, fa
 	}
 	if s.absent >= absentReads && !s.isQueued && len(s.reported) == 0 {
 		delete(q.services, key)
+		q.forgotAt = now
 	}
 	return s
 }

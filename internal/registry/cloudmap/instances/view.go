@@ -144,12 +144,12 @@ func (v *View) Activate() {
 	v.signal()
 }
 
-// ListAgain requests another list of all services if the last one was made later than since: the share of a namespace, or a permission, may have been
-// missing then.
+// ListAgain requests another list of all services if the last one was made later than since, or a service was forgotten later: the share of a namespace, or a
+// permission, may have been missing then.
 func (v *View) ListAgain(since time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.active && !v.isCleanupDenied && !v.list.isPending && v.list.doneAt.After(since) {
+	if v.active && !v.isCleanupDenied && !v.list.isPending && (v.list.doneAt.After(since) || v.forgotAt.After(since)) {
 		v.requestList(time.Now(), v.cfg.ListWithin)
 		v.signal()
 	}
