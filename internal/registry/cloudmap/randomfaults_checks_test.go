@@ -163,16 +163,71 @@ func (a *actor) checkViewOf(other *actor) {
 		if index < 0 && exp == nil && time.Since(other.aloneAt) < contest {
 			continue // withdrawn by the clone
 		}
+		if index < 0 && a.maySeeOlder(other, k) {
+			continue
+		}
 		if index < 0 {
 			a.trial.fail("%s sees %s's export %d as %s, after version %d of %v", a.identity.ClusterID, id, k, describe(exportOf(view.View, id)), last[k].index, len(other.memories[k])-1)
 			continue
 		}
 		a.trial.lastSeen[a.number][k][id] = index
+		a.noteSeen(other, k)
 		if index != last[k].index || !last[k].at.After(a.knownSince(k)) {
 			a.trial.history.Logf("%s sees %s's export %d as %s, number %d", a.identity.ClusterID, id, k, describe(exp), index)
 			last[k] = sight{index, time.Now()}
 		}
 	}
+}
+
+// noteKilled notes that a process of the cluster was killed: it has not saved what it had read in the last seconds.
+func (a *actor) noteKilled() {
+	for _, other := range a.trial.clusters {
+		a.trial.behind[a.number][other.identity.ClusterID] = true
+	}
+}
+
+// maySeeOlder reports whether a may see an earlier version of an export of other than before: its process was killed before it had saved that it had read a
+// later one, another user has written an earlier record since, and other was silent until it was stale. docs/reliability.md has that as a limit.
+func (a *actor) maySeeOlder(other *actor, k int) bool {
+	tr, id := a.trial, other.identity.ClusterID
+	if tr.behind[a.number][id] && a.takesForStale(id) && !tr.lastRecorded(id).After(tr.changedAt[id]) {
+		tr.older[a.number][id] = &[allKeys]bool{}
+		for key := range allKeys {
+			tr.older[a.number][id][key] = true
+		}
+	}
+	older := tr.older[a.number][id]
+	isEarlier := other.find(k, exportOf(a.views[k].View, id), 0) >= 0
+	if older == nil || !older[k] || !isEarlier {
+		return false
+	}
+	tr.tally.Add("earlier version of a stale cluster", 1)
+	tr.history.Logf("%s sees %s's export %d as %s again: %s is stale, and %s was killed", a.identity.ClusterID, id, k, describe(exportOf(a.views[k].View, id)), id, a.identity.ClusterID)
+	return true
+}
+
+// noteSeen notes that a sees an export of other that is not earlier than the one before.
+func (a *actor) noteSeen(other *actor, k int) {
+	tr, id := a.trial, other.identity.ClusterID
+	if exportOf(a.views[k].View, id) != nil && !slices.Contains(a.views[k].Stale, id) {
+		delete(tr.behind[a.number], id)
+	}
+	if older := tr.older[a.number][id]; older != nil && !a.takesForStale(id) {
+		older[k] = false
+	}
+}
+
+// takesForStale reports whether a takes a cluster for stale.
+func (a *actor) takesForStale(id string) bool {
+	members, err := a.process.Members(context.Background())
+	return err == nil && slices.ContainsFunc(members, func(m registry.Member) bool { return m.ClusterID == id && m.Stale })
+}
+
+// lastRecorded returns the time at which a cluster has last written its record.
+func (tr *trial) lastRecorded(id string) time.Time {
+	tr.writtenMu.Lock()
+	defer tr.writtenMu.Unlock()
+	return tr.recorded[id]
 }
 
 // isOpen reports whether a view leaves open if a cluster exports the key.

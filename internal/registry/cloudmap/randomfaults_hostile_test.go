@@ -33,7 +33,7 @@ func (tr *trial) vandalise() {
 		tr.deleteOne(admin, s[format.CatalogName(victim)])
 	case 1: // a record is deleted
 		_ = admin.DeregisterInstance(ctx, s[format.MembersService].ID, victim)
-		tr.noteEndedFarewell(s[format.MembersService], api.Instance{ID: victim})
+		tr.noteChangedRecord(s[format.MembersService], api.Instance{ID: victim})
 	case 2: // garbage
 		attrs := (&format.Member{ClusterID: garbageCluster, ClusterSetID: "set1", UID: "uid-garbage", Joined: time.Now(), Generation: 1}).Instance(signerOf("uid-garbage")).Attributes
 		attrs[[]string{format.AttrPages, format.AttrFormat, format.AttrGeneration, format.AttrUID}[tr.rnd.IntN(4)]] = []string{"", "99.0", "00.AAAAAAAAAAA", "%"}[tr.rnd.IntN(4)]
@@ -156,7 +156,7 @@ func (tr *trial) deleteInstances(s api.Service, chosen func(api.Instance) bool) 
 	for _, instance := range listed {
 		if chosen(instance) {
 			_ = tr.admin.DeregisterInstance(context.Background(), s.ID, instance.ID)
-			tr.noteEndedFarewell(s, instance)
+			tr.noteChangedRecord(s, instance)
 		}
 	}
 }
@@ -169,11 +169,12 @@ func (tr *trial) deleteService(s api.Service) {
 	}
 }
 
-// noteEndedFarewell notes that the last record of a cluster may be gone: a reader that was down since has no way to know that it has left.
-func (tr *trial) noteEndedFarewell(s api.Service, instance api.Instance) {
+// noteChangedRecord notes that another user has changed the record of a cluster. If the cluster has left, a reader that was down since has no way to know that.
+func (tr *trial) noteChangedRecord(s api.Service, instance api.Instance) {
 	if s.Name != format.MembersService {
 		return
 	}
+	tr.changedAt[instance.ID] = time.Now()
 	for _, a := range tr.clusters {
 		a.isFarewellLost = a.isFarewellLost || a.isRetired && a.identity.ClusterID == instance.ID
 	}
@@ -214,7 +215,7 @@ func (tr *trial) forgeRecord(a *actor) {
 		maps.DeleteFunc(forged.Attributes, func(_, value string) bool { return value == "" })
 	}
 	_, _ = tr.admin.RegisterInstance(context.Background(), members.ID, forged)
-	tr.noteEndedFarewell(members, forged)
+	tr.noteChangedRecord(members, forged)
 }
 
 // forged is a record as another member could have signed it in its place.
@@ -330,7 +331,7 @@ func (tr *trial) forgePage(a *actor) {
 	if tr.hostile.IntN(2) == 0 {
 		r.Pages[page], r.Generation, r.Heartbeat = format.Digest(data), generation, r.Heartbeat+1
 		_, _ = tr.admin.RegisterInstance(context.Background(), members.ID, r.Instance(signerOf(forgerUID)))
-		tr.noteEndedFarewell(members, api.Instance{ID: a.identity.ClusterID})
+		tr.noteChangedRecord(members, api.Instance{ID: a.identity.ClusterID})
 	}
 }
 
@@ -404,7 +405,7 @@ func (tr *trial) replay(kind writtenKind) func(*actor) {
 			samePage := w.clusterID == chosen.clusterID && w.instance.Attributes[format.AttrSignature] == chosen.instance.Attributes[format.AttrSignature]
 			if service.ID != "" && samePage {
 				_, _ = tr.admin.RegisterInstance(context.Background(), service.ID, w.instance)
-				tr.noteEndedFarewell(service, w.instance)
+				tr.noteChangedRecord(service, w.instance)
 			}
 		}
 	}
@@ -446,7 +447,7 @@ func (tr *trial) restoreBackup(*actor) {
 		for _, instance := range tr.backup[name] {
 			wanted[instance.ID] = true
 			_, _ = tr.admin.RegisterInstance(context.Background(), service.ID, instance)
-			tr.noteEndedFarewell(service, instance)
+			tr.noteChangedRecord(service, instance)
 		}
 		tr.deleteInstances(service, func(i api.Instance) bool { return !wanted[i.ID] })
 	}

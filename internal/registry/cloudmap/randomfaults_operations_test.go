@@ -207,6 +207,9 @@ func (a *actor) leave(within time.Duration) error {
 	timer := time.AfterFunc(within, func() { l.wire.cut.Store(true) })
 	defer timer.Stop()
 	err := a.trial.await(l)
+	if l.wire.cut.Load() {
+		a.noteKilled()
+	}
 	a.trial.left[a.identity.ClusterID] = l.view.IsCleanupDenied()
 	if err == nil {
 		a.joinedAt = time.Time{}
@@ -587,6 +590,7 @@ func (tr *trial) overlap(a *actor) {
 	before := a.process
 	time.AfterFunc(time.Duration(tr.hostile.IntN(3000))*time.Millisecond, before.kill)
 	a.start()
+	a.noteKilled()
 }
 
 // slowDown makes the writes of a cluster's pages slow: all of them, or one page's for as long as a request may take.

@@ -133,6 +133,11 @@ type trial struct {
 	imports [machines][allKeys]map[string]bool
 	// lastSeen is the last of memories that each machine has seen of each key and cluster, by any process.
 	lastSeen [machines][allKeys]map[string]int
+	// behind are the clusters whose latest records each machine may have read and not saved, because its process was killed. older are the exports of which it may see an
+	// earlier version since, until it sees a later one. changedAt is the time at which another user has last changed a record of each cluster.
+	behind    [machines]map[string]bool
+	older     [machines]map[string]*[allKeys]bool
+	changedAt map[string]time.Time
 	// merged are the views of each service at the last check of the merges.
 	merged [allKeys][]string
 	// outage is the time at which all clusters lost Cloud Map, zero while they have it; before has their views at that time.
@@ -207,7 +212,7 @@ func newTrial(t *testing.T, seed uint64) *trial {
 		down: map[string]bool{}, beats: map[string]int64{}, shownBeats: map[string]string{}, beat: map[string]time.Time{}, resumed: map[string]time.Time{},
 		shows: seed%2 == 1, marks: seed%4 == 3, foreign: map[string]map[string]map[string]string{}, left: map[string]bool{}, hidden: map[string]hiding{},
 		forgedCopies: map[*actor]bool{}, services: map[string]string{}, written: map[writtenKind][]writtenInstance{}, recorded: map[string]time.Time{},
-		cloneRecorded: map[string]time.Time{}, answered: map[string]time.Time{},
+		cloneRecorded: map[string]time.Time{}, answered: map[string]time.Time{}, changedAt: map[string]time.Time{},
 	}
 	tr.operations = tr.chosenOperations()
 	tr.keys = keysIn(manyPages)
@@ -234,7 +239,7 @@ func newTrial(t *testing.T, seed uint64) *trial {
 		a, b := tr.newActor(i, id, "uid-"+id), tr.newActor(i, id+"b", "uid-"+id)
 		a.alias, b.alias = b, a
 		tr.ids.sharePins(id, b.identity.ClusterID)
-		tr.machines[i], tr.usage[i] = a, &usage{}
+		tr.machines[i], tr.usage[i], tr.behind[i], tr.older[i] = a, &usage{}, map[string]bool{}, map[string]*[allKeys]bool{}
 		for n := range namespaces {
 			tr.usage[i].set(n, tr.rnd.IntN(3) > 0)
 		}
@@ -379,7 +384,7 @@ func (tr *trial) act() {
 	switch dice := tr.rnd.IntN(1000); {
 	case dice < 6:
 		tr.tally.Add("process killed", 1)
-		a.die(func() { a.process.kill() })
+		a.die(func() { a.process.kill(); a.noteKilled() })
 	case dice < 10:
 		tr.tally.Add("process restarted", 1)
 		a.die(func() { _ = a.process.end(nil) })
