@@ -503,7 +503,7 @@ func (r *run) restart(ctx context.Context, running *errgroup.Group) error {
 	if err := pause(ctx, 2*time.Second); err != nil { // until the member has written it
 		return err
 	}
-	events, before := r.view.eventCount(), sample{traffic: r.members.traffic(), writes: r.members.written()}
+	written, before := r.view.writeCount(), sample{traffic: r.members.traffic(), writes: r.members.written()}
 	before.at = time.Now()
 	if err := r.launch(ctx, running); err != nil {
 		return err
@@ -516,7 +516,7 @@ func (r *run) restart(ctx context.Context, running *errgroup.Group) error {
 	if err := r.settle(ctx); err != nil {
 		return err
 	}
-	r.result.RestartEvents = r.view.eventCount() - events
+	r.result.RestartEvents = r.view.writeCount() - written
 	r.result.Restart, err = r.load(ctx, before)
 	r.progress("after a restart a change was imported after %.1f s, with %d writes of imports; %s", r.result.RestartMS/1000, r.result.RestartEvents, r.result.Restart)
 	return err
@@ -538,7 +538,7 @@ func (r *run) restartAll(ctx context.Context, running *errgroup.Group) error {
 	if err := pause(ctx, 2*time.Second); err != nil { // until the members have written it
 		return err
 	}
-	events, before := r.view.eventCount(), sample{traffic: r.members.traffic(), writes: r.members.written()}
+	written, before := r.view.writeCount(), sample{traffic: r.members.traffic(), writes: r.members.written()}
 	before.at = time.Now()
 	r.members.shareReads(true)
 	defer r.members.shareReads(false)
@@ -560,7 +560,7 @@ func (r *run) restartAll(ctx context.Context, running *errgroup.Group) error {
 	if err := <-restarted; err != nil {
 		return err
 	}
-	r.result.RestartAllEvents = r.view.eventCount() - events
+	r.result.RestartAllEvents = r.view.writeCount() - written
 	var err error
 	r.result.RestartAll, err = r.load(ctx, before)
 	r.progress("after a restart of all, %d changes were imported after %.1f s, with %d writes of imports; %s",
@@ -570,13 +570,13 @@ func (r *run) restartAll(ctx context.Context, running *errgroup.Group) error {
 
 // outage makes the registry refuse everything for a while, in which a service changes.
 func (r *run) outage(ctx context.Context, _ *errgroup.Group) (err error) {
-	events, version := r.view.eventCount(), 0
+	written, version := r.view.writeCount(), 0
 	r.members.outage(true)
 	r.result.Outage, err = r.during(ctx, r.options.Outage, func() (err error) {
 		version, _, err = r.change(ctx, 0, importedService(0))
 		return err
 	})
-	r.result.OutageEvents = r.view.eventCount() - events
+	r.result.OutageEvents = r.view.writeCount() - written
 	ended := time.Now()
 	r.members.outage(false)
 	if err != nil {

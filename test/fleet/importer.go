@@ -22,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -208,16 +209,18 @@ type view struct {
 	slices, imports map[string]bool
 	// clusters is the number of clusters of all ServiceImports.
 	clusters map[string]int
-	// markers is when each marker was seen for the first time. last is the time of the last event, events their number.
+	// versions are the resource versions that were seen last, by UID: a watch that ends, after half an hour or more, is followed by one that shows all objects again.
+	versions map[types.UID]string
+	// markers is when each marker was seen for the first time. last is the time of the last write, writes their number.
 	markers map[netip.Addr]time.Time
 	last    time.Time
-	events  int
+	writes  int
 	changed chan struct{}
 }
 
 // watchImports watches until ctx ends.
 func (cl *cluster) watchImports(ctx context.Context) *view {
-	v := &view{slices: map[string]bool{}, imports: map[string]bool{}, clusters: map[string]int{}, markers: map[netip.Addr]time.Time{}, changed: make(chan struct{})}
+	v := &view{slices: map[string]bool{}, imports: map[string]bool{}, clusters: map[string]int{}, versions: map[types.UID]string{}, markers: map[netip.Addr]time.Time{}, changed: make(chan struct{})}
 	for _, list := range []client.ObjectList{&discoveryv1.EndpointSliceList{}, &mcsv1beta1.ServiceImportList{}} {
 		go v.follow(ctx, cl.client, list)
 	}
@@ -242,6 +245,11 @@ func (v *view) follow(ctx context.Context, c client.WithWatch, list client.Objec
 func (v *view) record(event watch.Event) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	object, ok := event.Object.(client.Object)
+	if !ok || v.versions[object.GetUID()] == object.GetResourceVersion() {
+		return
+	}
+	v.versions[object.GetUID()] = object.GetResourceVersion()
 	now := time.Now()
 	switch o := event.Object.(type) {
 	case *discoveryv1.EndpointSlice:
@@ -263,7 +271,7 @@ func (v *view) record(event watch.Event) {
 		return
 	}
 	v.last = now
-	v.events++
+	v.writes++
 	close(v.changed)
 	v.changed = make(chan struct{})
 }
@@ -286,11 +294,11 @@ func (v *view) seen() (slices, imports, clusters int, last time.Time) {
 	return slices, imports, clusters, v.last
 }
 
-// eventCount returns the number of events so far.
-func (v *view) eventCount() int {
+// writeCount returns the number of writes so far.
+func (v *view) writeCount() int {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.events
+	return v.writes
 }
 
 // await waits for a marker and returns when it was seen.
