@@ -217,18 +217,16 @@ func (m *lightEtcdMember) beat(ctx context.Context) error {
 
 // restart reads all keys of the clusterset, as a controller does that starts, and claims the ID again.
 func (m *lightEtcdMember) restart(ctx context.Context) error {
-	root := names.EtcdPrefix + "/" + clusterSet + "/"
-	from, end := root, clientv3.GetPrefixRangeEnd(root)
-	for {
-		const pageKeys = 256
-		page, err := m.store.cluster.Root().Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(pageKeys))
+	for walk := etcd.NewWalk(names.EtcdPrefix + "/" + clusterSet + "/"); ; {
+		from, end, limit, ok := walk.Next()
+		if !ok {
+			break
+		}
+		page, err := m.store.cluster.Root().Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(limit))
 		if err != nil {
 			return err
 		}
-		if !page.More || len(page.Kvs) == 0 {
-			break
-		}
-		from = string(page.Kvs[len(page.Kvs)-1].Key) + "\x00"
+		walk.Read(page)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

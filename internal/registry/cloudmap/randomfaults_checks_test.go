@@ -48,6 +48,9 @@ func (tr *trial) noteWrite(r request) {
 	switch id, now := in.InstanceId, time.Now(); r.cluster {
 	case id:
 		tr.recorded[id] = now
+		if tr.hasLeft[id] = in.Attributes[format.AttrFarewell] != ""; tr.hasLeft[id] {
+			delete(tr.lostFarewells, id)
+		}
 		if tr.answered[id].Before(tr.cloneRecorded[id]) {
 			tr.answered[id] = now
 		}
@@ -221,6 +224,13 @@ func (a *actor) noteSeen(other *actor, k int) {
 func (a *actor) takesForStale(id string) bool {
 	members, err := a.process.Members(context.Background())
 	return err == nil && slices.ContainsFunc(members, func(m registry.Member) bool { return m.ClusterID == id && m.Stale })
+}
+
+// isFarewellLost reports whether another user may have deleted the farewell of a cluster.
+func (tr *trial) isFarewellLost(id string) bool {
+	tr.writtenMu.Lock()
+	defer tr.writtenMu.Unlock()
+	return tr.lostFarewells[id]
 }
 
 // lastRecorded returns the time at which a cluster has last written its record.
@@ -532,10 +542,10 @@ func (tr *trial) settle(atLeast time.Duration) bool {
 func (tr *trial) forgetRetired() {
 	for _, a := range tr.clusters {
 		for _, other := range tr.clusters {
-			if a.process == nil || !other.isFarewellLost {
+			id := other.identity.ClusterID
+			if a.process == nil || !other.isRetired || !tr.isFarewellLost(id) {
 				continue
 			}
-			id := other.identity.ClusterID
 			isKnown := func(v known) bool {
 				return slices.Contains(v.Unseen, id) || slices.Contains(v.Unknown, id) || exportOf(v.View, id) != nil
 			}

@@ -175,8 +175,11 @@ func (tr *trial) noteChangedRecord(s api.Service, instance api.Instance) {
 		return
 	}
 	tr.changedAt[instance.ID] = time.Now()
-	for _, a := range tr.clusters {
-		a.isFarewellLost = a.isFarewellLost || a.isRetired && a.identity.ClusterID == instance.ID
+	isRetired := slices.ContainsFunc(tr.clusters, func(a *actor) bool { return a.isRetired && a.identity.ClusterID == instance.ID })
+	tr.writtenMu.Lock()
+	defer tr.writtenMu.Unlock()
+	if isRetired || tr.hasLeft[instance.ID] {
+		tr.lostFarewells[instance.ID] = true
 	}
 }
 

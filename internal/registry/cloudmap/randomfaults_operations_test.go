@@ -476,7 +476,7 @@ func (tr *trial) rename(a *actor) {
 		tr.clusters = append(tr.clusters, b)
 		tr.before = nil // there is one cluster more to know of
 	}
-	b.isRetired, b.isFarewellLost = false, false
+	b.isRetired = false
 	now := time.Now()
 	for k := range allKeys {
 		b.want(now, k, b.own(a.wanted(k)))
@@ -582,8 +582,8 @@ func (tr *trial) takeBack(a *actor) {
 
 // overlap starts the next leader while the process before it goes on for a moment, and is killed then.
 func (tr *trial) overlap(a *actor) {
-	if a.process == nil {
-		return
+	if a.process == nil || !tr.lastRecorded(a.identity.ClusterID).After(a.process.began) {
+		return // one that writes its first record after the next leader has read the saved heartbeat: docs/reliability.md has that as a limit
 	}
 	a.endClone()
 	tr.clearForgedCopy(a)

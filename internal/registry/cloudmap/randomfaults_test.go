@@ -120,6 +120,9 @@ type trial struct {
 	next      int
 	// recorded is the time at which each cluster has last written its record, not counting its clone.
 	recorded map[string]time.Time
+	// hasLeft are the clusters whose last record was a farewell, and lostFarewells those whose farewell another user may have deleted. A cluster that ends before it has
+	// joined again signs no other one.
+	hasLeft, lostFarewells map[string]bool
 	// cloneRecorded is the time at which the clone of each cluster has last written the record, and answered that at which the cluster wrote its own after that.
 	cloneRecorded, answered map[string]time.Time
 	// observed is the time at which the records were last looked at.
@@ -160,9 +163,8 @@ type actor struct {
 	// alias is the other identity of the same cluster. becomes is alias while the cluster is being renamed, and was isRenamable since confirmedAt.
 	alias, becomes *actor
 	confirmedAt    time.Time
-	// isRetired is set while the cluster has the other ID. isLeaving is set until the farewell under this ID is written, and isFarewellLost if
-	// another user may have deleted it.
-	isRetired, isLeaving, isFarewellLost bool
+	// isRetired is set while the cluster has the other ID. isLeaving is set until the farewell under this ID is written.
+	isRetired, isLeaving bool
 	// clone is another process with the same identity and key, nil without one. clonedAt is the time at which the last one started, and cloned the index of each key in
 	// memories then.
 	clone    *process
@@ -213,6 +215,7 @@ func newTrial(t *testing.T, seed uint64) *trial {
 		shows: seed%2 == 1, marks: seed%4 == 3, foreign: map[string]map[string]map[string]string{}, left: map[string]bool{}, hidden: map[string]hiding{},
 		forgedCopies: map[*actor]bool{}, services: map[string]string{}, written: map[writtenKind][]writtenInstance{}, recorded: map[string]time.Time{},
 		cloneRecorded: map[string]time.Time{}, answered: map[string]time.Time{}, changedAt: map[string]time.Time{},
+		hasLeft: map[string]bool{}, lostFarewells: map[string]bool{},
 	}
 	tr.operations = tr.chosenOperations()
 	tr.keys = keysIn(manyPages)

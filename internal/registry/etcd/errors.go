@@ -69,6 +69,11 @@ func isTooLong(err error) bool {
 	return errors.As(err, &e) && e.Code() == codes.ResourceExhausted || status.Code(err) == codes.ResourceExhausted
 }
 
+// isUnanswered reports whether etcd did not answer in time, or could not be reached.
+func isUnanswered(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded || status.Code(err) == codes.Unavailable
+}
+
 // withAdvice adds advice for the user to err.
 func withAdvice(err error) error {
 	switch {
@@ -76,7 +81,7 @@ func withAdvice(err error) error {
 		return nil
 	case errors.Is(err, rpctypes.ErrRequestTooLarge), errors.Is(err, rpctypes.ErrTooManyOps):
 		return fmt.Errorf("%w: %w", errTooLarge, err)
-	case errors.Is(err, context.DeadlineExceeded), status.Code(err) == codes.DeadlineExceeded, status.Code(err) == codes.Unavailable:
+	case isUnanswered(err):
 		return fmt.Errorf("etcd does not answer: check --etcd-endpoints, its members and the network between: %w", err)
 	}
 	for _, k := range knownErrors {

@@ -52,20 +52,6 @@ func TestMirror_ReviewsAtIntervals(t *testing.T) {
 	})
 }
 
-func TestNextPage(t *testing.T) {
-	for name, tt := range map[string]struct{ limit, bytes, want int }{
-		"small values":          {pageKeys, 32 << 10, 2 * pageKeys},
-		"as many as there are":  {maxPageKeys, 256 << 10, maxPageKeys},
-		"values of some KiB":    {2 * pageKeys, smallPage + 1, 2 * pageKeys},
-		"large values":          {maxPageKeys, 10 << 20, pageKeys},
-		"large values of a few": {pageKeys, 48 << 20, pageKeys},
-	} {
-		if got := nextPage(tt.limit, tt.bytes); got != tt.want {
-			t.Errorf("%s: the next page has %d keys, want %d", name, got, tt.want)
-		}
-	}
-}
-
 // TestStore_ListsInFewRequests: pages of small values grow, and one of large values after them is read with fewer keys.
 func TestStore_ListsInFewRequests(t *testing.T) {
 	const small, large = 800, 72 // pages of 32, 64, 128, 256 and 256 keys

@@ -24,28 +24,12 @@ type store struct {
 	limits budget.Limits
 }
 
-const (
-	// pageKeys is how many keys a request reads at once: with values of the 1.5 MiB that etcd accepts in a request, 48 MiB.
-	pageKeys = 32
-	// maxPageKeys is how many keys a list reads at once while their values are small: 100,000 keys of 1,000 clusters in 400 requests. etcd up to 3.6 counts all
-	// keys that follow at each of them. etcd needs 384 MiB for the answer if the next values are the largest ones, and the client refuses it (maxAnswer).
-	maxPageKeys = 8 * pageKeys
-	// smallPage is the size of a page, in bytes of values, up to which the next one may have twice as many keys.
-	smallPage = 512 << 10
-	// maxAnswer is the largest answer that the client accepts: pageKeys of the largest keys and values.
-	maxAnswer = 64 << 20
-)
+// maxAnswer is the largest answer that the client accepts: pageKeys of the largest keys and values.
+const maxAnswer = 64 << 20
 
-// nextPage returns how many keys the next page of a list has, after one of limit keys with values of so many bytes.
-func nextPage(limit, bytes int) int {
-	switch {
-	case bytes <= smallPage:
-		return min(2*limit, maxPageKeys)
-	case bytes > 2*smallPage:
-		return pageKeys
-	}
-	return limit
-}
+// pageAttempts are the attempts to read a page after the first one of a list. Where many controllers start at once, etcd does not answer some requests in time: a list
+// that began again each time would not end.
+const pageAttempts = 3
 
 // kept counts the keys of each cluster in a list, and the bytes of the values that it keeps.
 type kept struct {
@@ -76,34 +60,35 @@ func (s *store) list(ctx context.Context) ([]pair, int64, error) {
 	var list []pair
 	var revision int64
 	kept := &kept{keys: map[string]int{}, byCluster: map[string]int{}}
-	from, end := s.layout.root, clientv3.GetPrefixRangeEnd(s.layout.root)
-	for limit := pageKeys; ; {
+	for walk, failures := NewWalk(s.layout.root), 0; ; {
+		from, end, limit, ok := walk.Next()
+		if !ok {
+			return list, revision, nil
+		}
 		var page *clientv3.GetResponse
 		err := s.client.call(ctx, "list", func(ctx context.Context, c *clientv3.Client) (err error) {
-			page, err = c.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(int64(limit)), clientv3.WithRev(revision))
+			page, err = c.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(limit), clientv3.WithRev(revision))
 			return err
 		})
-		if isTooLong(err) && limit > pageKeys {
-			limit = pageKeys
+		if isTooLong(err) && walk.Refused() {
+			continue
+		}
+		if failures++; isUnanswered(err) && ctx.Err() == nil && revision != 0 && failures < pageAttempts {
 			continue
 		}
 		if err != nil {
 			return nil, 0, fmt.Errorf("listing %s: %w", s.layout.root, err)
 		}
+		failures = 0
 		if revision == 0 {
 			revision = page.Header.Revision
 		}
-		bytes := 0
 		for _, kv := range page.Kvs {
-			bytes += len(kv.Value)
 			if p, ok := s.keep(fromKV(kv, false), kept); ok {
 				list = append(list, p)
 			}
 		}
-		if !page.More || len(page.Kvs) == 0 {
-			return list, revision, nil
-		}
-		from, limit = string(page.Kvs[len(page.Kvs)-1].Key)+"\x00", nextPage(limit, bytes)
+		walk.Read(page)
 	}
 }
 
