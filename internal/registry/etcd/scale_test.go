@@ -196,3 +196,42 @@ func BenchmarkHeartbeat(b *testing.B) {
 		})
 	}
 }
+
+// TestStore_ReadsPageAgain: a page that etcd does not answer in time is read again, unless it is the first one, after which the caller connects again.
+func TestStore_ReadsPageAgain(t *testing.T) {
+	const exports = 3 * pageKeys
+	s := newTestStore(t, shared(t))
+	l := s.layout("set1")
+	for i := range exports {
+		if _, err := s.Root().Put(t.Context(), l.export("cls1", webKey(i)), "small"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, tt := range map[string]struct {
+		// The requests from first on, so many, are not answered.
+		first, unanswered int
+		wantErr           bool
+	}{
+		"all are answered":                     {0, 0, false},
+		"the first page is not answered":       {1, 1, true},
+		"a later one is not answered twice":    {2, pageAttempts - 1, false},
+		"a later one is not answered any more": {2, pageAttempts, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client, requests := s.client(t, cls1), 0
+			client.cfg.options = append(client.cfg.options, grpc.WithChainUnaryInterceptor(
+				func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+					if list, isRange := req.(*pb.RangeRequest); isRange && list.Limit >= pageKeys {
+						if requests++; requests >= tt.first && requests < tt.first+tt.unanswered {
+							return context.DeadlineExceeded
+						}
+					}
+					return invoke(ctx, method, req, reply, conn, opts...)
+				}))
+			list, _, err := (&store{client: client, id: "cls1", layout: l}).list(t.Context())
+			if (err != nil) != tt.wantErr || err == nil && len(list) != exports {
+				t.Errorf("%d keys are listed with %d requests, error %v; want all %d: %t", len(list), requests, err, exports, !tt.wantErr)
+			}
+		})
+	}
+}
