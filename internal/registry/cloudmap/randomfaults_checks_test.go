@@ -222,8 +222,17 @@ func (a *actor) noteSeen(other *actor, k int) {
 
 // takesForStale reports whether a takes a cluster for stale.
 func (a *actor) takesForStale(id string) bool {
+	return a.hasMember(func(m registry.Member) bool { return m.ClusterID == id && m.Stale })
+}
+
+// takesForMember reports whether a cluster is a member for a.
+func (a *actor) takesForMember(id string) bool {
+	return a.hasMember(func(m registry.Member) bool { return m.ClusterID == id })
+}
+
+func (a *actor) hasMember(is func(registry.Member) bool) bool {
 	members, err := a.process.Members(context.Background())
-	return err == nil && slices.ContainsFunc(members, func(m registry.Member) bool { return m.ClusterID == id && m.Stale })
+	return err == nil && slices.ContainsFunc(members, is)
 }
 
 // isFarewellLost reports whether another user may have deleted the farewell of a cluster.
@@ -549,7 +558,7 @@ func (tr *trial) forgetRetired() {
 			isKnown := func(v known) bool {
 				return slices.Contains(v.Unseen, id) || slices.Contains(v.Unknown, id) || exportOf(v.View, id) != nil
 			}
-			if slices.ContainsFunc(a.views[:], isKnown) {
+			if slices.ContainsFunc(a.views[:], isKnown) || a.takesForMember(id) {
 				tr.tally.Add("forgotten", 1)
 				tr.history.Logf("%s forgets %s", a.identity.ClusterID, id)
 				a.process.Forget(id)
