@@ -217,11 +217,8 @@ func (m *lightEtcdMember) beat(ctx context.Context) error {
 
 // restart reads all keys of the clusterset, as a controller does that starts, and claims the ID again.
 func (m *lightEtcdMember) restart(ctx context.Context) error {
-	for walk := etcd.NewWalk(names.EtcdPrefix + "/" + clusterSet + "/"); ; {
-		from, end, limit, ok := walk.Next()
-		if !ok {
-			break
-		}
+	for walk := etcd.NewWalk(names.EtcdPrefix + "/" + clusterSet + "/"); !walk.IsOver(); {
+		from, end, limit := walk.Next()
 		page, err := m.store.cluster.Root().Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(limit))
 		if err != nil {
 			return err

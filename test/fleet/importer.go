@@ -245,11 +245,9 @@ func (v *view) follow(ctx context.Context, c client.WithWatch, list client.Objec
 func (v *view) record(event watch.Event) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	object, ok := event.Object.(client.Object)
-	if !ok || v.versions[object.GetUID()] == object.GetResourceVersion() {
+	if !v.isNew(event) {
 		return
 	}
-	v.versions[object.GetUID()] = object.GetResourceVersion()
 	now := time.Now()
 	switch o := event.Object.(type) {
 	case *discoveryv1.EndpointSlice:
@@ -274,6 +272,16 @@ func (v *view) record(event watch.Event) {
 	v.writes++
 	close(v.changed)
 	v.changed = make(chan struct{})
+}
+
+// isNew reports whether an event has a version of an object that was not seen before. The caller holds v.mu.
+func (v *view) isNew(event watch.Event) bool {
+	object, ok := event.Object.(client.Object)
+	if !ok || v.versions[object.GetUID()] == object.GetResourceVersion() {
+		return false
+	}
+	v.versions[object.GetUID()] = object.GetResourceVersion()
+	return true
 }
 
 // seen returns the numbers of complete EndpointSlices and ServiceImports, of clusters in all ServiceImports, and the time of the last event.

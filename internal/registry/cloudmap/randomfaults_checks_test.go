@@ -376,8 +376,9 @@ func (tr *trial) checkTwin() {
 	if tr.twin == nil {
 		return
 	}
-	first := tr.clusters[0]
-	if silent := time.Since(tr.beat[first.identity.ClusterID]); silent > 20*time.Second || tr.isHidden(first) {
+	first, id := tr.clusters[0], tr.clusters[0].identity.ClusterID
+	isDeleted := tr.deletedAt[id].After(tr.lastRecorded(id))
+	if silent := time.Since(tr.beat[id]); silent > 20*time.Second || isDeleted || tr.isHidden(first) {
 		tr.endTwin() // before it takes the silent one for dead, as it should; another member may have forged a farewell of one that cannot write
 		return
 	}

@@ -33,7 +33,7 @@ func (tr *trial) vandalise() {
 		tr.deleteOne(admin, s[format.CatalogName(victim)])
 	case 1: // a record is deleted
 		_ = admin.DeregisterInstance(ctx, s[format.MembersService].ID, victim)
-		tr.noteChangedRecord(s[format.MembersService], api.Instance{ID: victim})
+		tr.noteDeletedRecord(s[format.MembersService], api.Instance{ID: victim})
 	case 2: // garbage
 		attrs := (&format.Member{ClusterID: garbageCluster, ClusterSetID: "set1", UID: "uid-garbage", Joined: time.Now(), Generation: 1}).Instance(signerOf("uid-garbage")).Attributes
 		attrs[[]string{format.AttrPages, format.AttrFormat, format.AttrGeneration, format.AttrUID}[tr.rnd.IntN(4)]] = []string{"", "99.0", "00.AAAAAAAAAAA", "%"}[tr.rnd.IntN(4)]
@@ -156,7 +156,7 @@ func (tr *trial) deleteInstances(s api.Service, chosen func(api.Instance) bool) 
 	for _, instance := range listed {
 		if chosen(instance) {
 			_ = tr.admin.DeregisterInstance(context.Background(), s.ID, instance.ID)
-			tr.noteChangedRecord(s, instance)
+			tr.noteDeletedRecord(s, instance)
 		}
 	}
 }
@@ -181,6 +181,15 @@ func (tr *trial) noteChangedRecord(s api.Service, instance api.Instance) {
 	if isRetired || tr.hasLeft[instance.ID] {
 		tr.lostFarewells[instance.ID] = true
 	}
+}
+
+// noteDeletedRecord notes that another user has deleted the record of a cluster. A duplicate that starts before the cluster has written it again, and whose catalog is gone
+// too, finds the ID free.
+func (tr *trial) noteDeletedRecord(s api.Service, instance api.Instance) {
+	if s.Name == format.MembersService {
+		tr.deletedAt[instance.ID] = time.Now()
+	}
+	tr.noteChangedRecord(s, instance)
 }
 
 // shownRecord is the record of a cluster in service members, as the admin reads it.

@@ -137,10 +137,11 @@ type trial struct {
 	// lastSeen is the last of memories that each machine has seen of each key and cluster, by any process.
 	lastSeen [machines][allKeys]map[string]int
 	// behind are the clusters whose latest records each machine may have read and not saved, because its process was killed. older are the exports of which it may see an
-	// earlier version since, until it sees a later one. changedAt is the time at which another user has last changed a record of each cluster.
-	behind    [machines]map[string]bool
-	older     [machines]map[string]*[allKeys]bool
-	changedAt map[string]time.Time
+	// earlier version since, until it sees a later one. changedAt is the time at which another user has last changed the record of each cluster, and
+	// deletedAt that at which it was deleted.
+	behind               [machines]map[string]bool
+	older                [machines]map[string]*[allKeys]bool
+	changedAt, deletedAt map[string]time.Time
 	// merged are the views of each service at the last check of the merges.
 	merged [allKeys][]string
 	// outage is the time at which all clusters lost Cloud Map, zero while they have it; before has their views at that time.
@@ -214,7 +215,7 @@ func newTrial(t *testing.T, seed uint64) *trial {
 		down: map[string]bool{}, beats: map[string]int64{}, shownBeats: map[string]string{}, beat: map[string]time.Time{}, resumed: map[string]time.Time{},
 		shows: seed%2 == 1, marks: seed%4 == 3, foreign: map[string]map[string]map[string]string{}, left: map[string]bool{}, hidden: map[string]hiding{},
 		forgedCopies: map[*actor]bool{}, services: map[string]string{}, written: map[writtenKind][]writtenInstance{}, recorded: map[string]time.Time{},
-		cloneRecorded: map[string]time.Time{}, answered: map[string]time.Time{}, changedAt: map[string]time.Time{},
+		cloneRecorded: map[string]time.Time{}, answered: map[string]time.Time{}, changedAt: map[string]time.Time{}, deletedAt: map[string]time.Time{},
 		hasLeft: map[string]bool{}, lostFarewells: map[string]bool{},
 	}
 	tr.operations = tr.chosenOperations()

@@ -60,26 +60,14 @@ func (s *store) list(ctx context.Context) ([]pair, int64, error) {
 	var list []pair
 	var revision int64
 	kept := &kept{keys: map[string]int{}, byCluster: map[string]int{}}
-	for walk, failures := NewWalk(s.layout.root), 0; ; {
-		from, end, limit, ok := walk.Next()
-		if !ok {
-			return list, revision, nil
-		}
-		var page *clientv3.GetResponse
-		err := s.client.call(ctx, "list", func(ctx context.Context, c *clientv3.Client) (err error) {
-			page, err = c.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(limit), clientv3.WithRev(revision))
-			return err
-		})
+	for walk := NewWalk(s.layout.root); !walk.IsOver(); {
+		page, err := s.readPage(ctx, walk, revision)
 		if isTooLong(err) && walk.Refused() {
-			continue
-		}
-		if failures++; isUnanswered(err) && ctx.Err() == nil && revision != 0 && failures < pageAttempts {
 			continue
 		}
 		if err != nil {
 			return nil, 0, fmt.Errorf("listing %s: %w", s.layout.root, err)
 		}
-		failures = 0
 		if revision == 0 {
 			revision = page.Header.Revision
 		}
@@ -89,6 +77,21 @@ func (s *store) list(ctx context.Context) ([]pair, int64, error) {
 			}
 		}
 		walk.Read(page)
+	}
+	return list, revision, nil
+}
+
+// readPage reads the next page as of a revision. The first one, which has no revision, is read once: after it the caller connects again.
+func (s *store) readPage(ctx context.Context, walk *Walk, revision int64) (page *clientv3.GetResponse, err error) {
+	from, end, limit := walk.Next()
+	for attempt := 1; ; attempt++ {
+		err = s.client.call(ctx, "list", func(ctx context.Context, c *clientv3.Client) (err error) {
+			page, err = c.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(limit), clientv3.WithRev(revision))
+			return err
+		})
+		if !isUnanswered(err) || ctx.Err() != nil || revision == 0 || attempt == pageAttempts {
+			return page, err
+		}
 	}
 }
 

@@ -35,9 +35,12 @@ func NewWalk(root string) *Walk {
 	return &Walk{root: root, end: clientv3.GetPrefixRangeEnd(root), from: root, depth: len(root), limit: pageKeys}
 }
 
-// Next returns the range of the next page and the number of its keys. ok is false if all were read.
-func (w *Walk) Next() (from, end string, limit int64, ok bool) {
-	return w.from, w.partEnd(), int64(w.limit), w.from < w.end
+// IsOver reports whether all keys were read.
+func (w *Walk) IsOver() bool { return w.from >= w.end }
+
+// Next returns the range of the next page and the number of its keys.
+func (w *Walk) Next() (from, end string, limit int64) {
+	return w.from, w.partEnd(), int64(w.limit)
 }
 
 // partEnd returns the end of the part that is being read.

@@ -21,11 +21,8 @@ type walked struct {
 // walkThrough reads sorted keys as etcd answers.
 func walkThrough(t *testing.T, root string, keys []string, value []byte) (result walked) {
 	t.Helper()
-	for w := NewWalk(root); ; result.requests++ {
-		from, end, limit, ok := w.Next()
-		if !ok {
-			return result
-		}
+	for w := NewWalk(root); !w.IsOver(); result.requests++ {
+		from, end, limit := w.Next()
 		if from >= end || result.requests > 2*len(keys)+100 {
 			t.Fatalf("request %d reads from %q to %q", result.requests, from, end)
 		}
@@ -39,6 +36,7 @@ func walkThrough(t *testing.T, root string, keys []string, value []byte) (result
 		result.counted += last - first
 		w.Read(page)
 	}
+	return result
 }
 
 // clustersOf are the keys of clusters with 99 exports each.
