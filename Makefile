@@ -104,11 +104,11 @@ unit: build bin/helm bin/promtool ## Run the tests that need no cluster (a real 
 	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 REQUIRE_HELM=1 REQUIRE_PROMTOOL=1 go test -timeout 40m ./api/... ./cloudmaplocal/... ./cmd/... ./deploy/... ./hack/... ./internal/... ./test/attack ./test/bench ./test/clusterset ./test/demo ./test/docs ./test/fleet ./test/matrix ./test/tutorial
 	cd testbed && go test -timeout 15m ./...
 
-# On their own: the processes of etcd use both cores for minutes, and tests in real time beside them would wait. The test on Cloud Map is in virtual time.
+# On its own: its etcd processes use both cores for two minutes, and tests in real time beside it would wait for them.
 .PHONY: faults
-faults: build ## Run 20,000 steps of the random fault test on each registry
+faults: build ## Run 20,000 steps of the random fault test on etcd
 	bin/testbed build
-	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 FAULTS_STEPS=20000 FAULTS_RUNS=8 go test -count=1 -timeout 20m -p 1 ./internal/registry/etcd ./internal/registry/cloudmap -run '^TestRandomFaults$$'
+	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 FAULTS_STEPS=20000 FAULTS_RUNS=8 go test -count=1 -timeout 20m ./internal/registry/etcd -run '^TestRandomFaults$$'
 
 # Debian's Chromium. Not part of the list of the testbed, whose packages every machine with clusters needs.
 .PHONY: browser

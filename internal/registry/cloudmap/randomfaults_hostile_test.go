@@ -183,11 +183,17 @@ func (tr *trial) noteChangedRecord(s api.Service, instance api.Instance) {
 	}
 }
 
-// noteDeletedRecord notes that another user has deleted the record of a cluster. A duplicate that starts before the cluster has written it again, and whose catalog is gone
-// too, finds the ID free.
+// noteDeletedRecord notes that another user has deleted the record of a cluster. A duplicate or a clone that starts before the cluster has written it again, and whose
+// catalog is gone too, finds the ID free.
 func (tr *trial) noteDeletedRecord(s api.Service, instance api.Instance) {
-	if s.Name == format.MembersService {
-		tr.deletedAt[instance.ID] = time.Now()
+	if s.Name != format.MembersService {
+		return
+	}
+	tr.deletedAt[instance.ID] = time.Now()
+	for _, a := range tr.clusters {
+		if a.identity.ClusterID == instance.ID && a.clone != nil {
+			a.aloneAt = time.Now()
+		}
 	}
 	tr.noteChangedRecord(s, instance)
 }

@@ -170,7 +170,7 @@ type actor struct {
 	// memories then.
 	clone    *process
 	clonedAt time.Time
-	// aloneAt is the time at which the cluster was last silent beside its clone.
+	// aloneAt is the time at which the cluster was last silent beside its clone, or another user has deleted its record then.
 	aloneAt time.Time
 	cloned  [allKeys]int
 	// process is the controller that runs, nil when none does. comesBack is the time at which the next one starts.
