@@ -55,15 +55,11 @@ type shares struct{ areGone atomic.Bool }
 
 // answer answers the requests of the cluster while the shares are gone: everything is as if it did not exist.
 func (s *shares) answer(req request) (code, body string, ok bool) {
-	switch {
-	case !s.areGone.Load() || req.cluster != "cls1":
+	if !s.areGone.Load() || req.cluster != "cls1" {
 		return "", "", false
-	case req.operation == "ListNamespaces":
-		return "", `{"Namespaces":[]}`, true
-	case req.operation == "DiscoverInstances":
-		return "NamespaceNotFound", "", true
 	}
-	return "ServiceNotFound", "", true
+	code, body = answerUnshared(req.operation)
+	return code, body, true
 }
 
 // instancesOf returns a function that returns the number of instances of a service.

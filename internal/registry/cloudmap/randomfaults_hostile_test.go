@@ -495,14 +495,24 @@ func (tr *trial) answerHidden(req request) (code, body string, ok bool) {
 	switch {
 	case !ok || !time.Now().Before(h.until):
 		return "", "", false
-	case h.isDenied, strings.HasPrefix(req.operation, "Create"):
+	case h.isDenied:
 		return "AccessDeniedException", "", true
-	case req.operation == "ListNamespaces":
-		return "", `{"Namespaces":[]}`, true
-	case req.operation == "DiscoverInstances":
-		return "NamespaceNotFound", "", true
 	}
-	return "ServiceNotFound", "", true
+	code, body = answerUnshared(req.operation)
+	return code, body, true
+}
+
+// answerUnshared answers a request as if no namespace existed: code is the error, body the answer without one.
+func answerUnshared(operation string) (code, body string) {
+	switch {
+	case strings.HasPrefix(operation, "Create"):
+		return "AccessDeniedException", ""
+	case operation == "ListNamespaces":
+		return "", `{"Namespaces":[]}`
+	case operation == "DiscoverInstances":
+		return "NamespaceNotFound", ""
+	}
+	return "ServiceNotFound", ""
 }
 
 // isHidden reports whether a cluster does not see the namespace.

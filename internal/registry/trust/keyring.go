@@ -393,7 +393,7 @@ func (k *Keyring) Run(ctx context.Context) {
 // save saves the pins that differ from the stored ones, and reports whether there were any.
 func (k *Keyring) save(ctx context.Context, d detail) bool {
 	hadChanges, err := k.trySave(ctx, d)
-	// A leader that was frozen goes on for a moment beside the next one.
+	// A leader that resumes after a pause runs for a moment beside the next one.
 	for attempt := 1; errors.Is(err, ErrChanged) && attempt < saveAttempts; attempt++ {
 		if err = k.merge(ctx); err == nil {
 			_, err = k.trySave(ctx, d)
