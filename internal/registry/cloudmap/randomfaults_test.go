@@ -125,6 +125,8 @@ type trial struct {
 	hasLeft, lostFarewells map[string]bool
 	// cloneRecorded is the time at which the clone of each cluster has last written the record, and answered that at which the cluster wrote its own after that.
 	cloneRecorded, answered map[string]time.Time
+	// ownBeats are the heartbeats of the last records that the clusters have written, cloneBeats the latest ones of their clones.
+	ownBeats, cloneBeats map[string]int64
 	// observed is the time at which the records were last looked at.
 	observed time.Time
 	// beats are the latest heartbeats by then, shownBeats those of the records as they were, by any writer. beat is the time at which each cluster's
@@ -215,6 +217,7 @@ func newTrial(t *testing.T, seed uint64) *trial {
 		down: map[string]bool{}, beats: map[string]int64{}, shownBeats: map[string]string{}, beat: map[string]time.Time{}, resumed: map[string]time.Time{},
 		shows: seed%2 == 1, marks: seed%4 == 3, foreign: map[string]map[string]map[string]string{}, left: map[string]bool{}, hidden: map[string]hiding{},
 		forgedCopies: map[*actor]bool{}, services: map[string]string{}, written: map[writtenKind][]writtenInstance{}, recorded: map[string]time.Time{},
+		ownBeats: map[string]int64{}, cloneBeats: map[string]int64{},
 		cloneRecorded: map[string]time.Time{}, answered: map[string]time.Time{}, changedAt: map[string]time.Time{}, deletedAt: map[string]time.Time{},
 		hasLeft: map[string]bool{}, lostFarewells: map[string]bool{},
 	}
