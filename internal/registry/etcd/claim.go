@@ -41,6 +41,14 @@ type aliveState struct {
 // isHeld reports whether a process holds the ID.
 func (a aliveState) isHeld() bool { return a.revision != 0 && a.lease != 0 }
 
+// aliveIn returns the state of a key alive, the zero value if it is deleted.
+func aliveIn(p pair) aliveState {
+	if p.deleted {
+		return aliveState{}
+	}
+	return parseAlive(p.value, p.revision, p.lease)
+}
+
 // aliveValue returns the value of a key alive.
 func aliveValue(uid string, number int64) string { return uid + " " + strconv.FormatInt(number, 10) }
 

@@ -73,6 +73,7 @@ func (w *faultSimulation) startFault() {
 		"set back":       w.setBack,
 		"silent cluster": w.silence,
 		"slow writes":    w.slowDown,
+		"slow lists":     w.slowLists,
 		"renamed":        w.rename,
 		"left":           w.leave, "clone": w.clone, "two leaders": w.overlap, "flicker": w.flicker,
 	}
@@ -359,6 +360,16 @@ func (w *faultSimulation) slowDown() (restore func()) {
 	w.history.Logf("%s's writes take %v and %v more", slow.clusterID, slow.before, slow.after)
 	w.slow.Store(&slow)
 	return func() { w.slow.Store(nil) }
+}
+
+// slowLists restarts the controller's part, which needs long for its first list: longer than it has the cluster ID of the process before.
+func (w *faultSimulation) slowLists() (restore func()) {
+	e := w.victim()
+	slow := slowness{clusterID: e.identity.ClusterID, before: []time.Duration{300 * time.Millisecond, time.Second, requestTimeout}[w.rnd.IntN(3)]}
+	w.history.Logf("%s's lists take %v more", slow.clusterID, slow.before)
+	w.lateLists.Store(&slow)
+	e.restart()
+	return func() { w.lateLists.Store(nil) }
 }
 
 // flicker restarts the controller's part several times.

@@ -20,7 +20,7 @@ import (
 // three members. Its members are killed, suspended and disconnected from clients and from one another; etcd is compacted at bad
 // moments, runs out of space, and revokes and grants permissions. It is emptied and set back to backups, and another user deletes,
 // forges and replays member records and exports. Clusters leave and return, are renamed, have clones and two leaders for a moment, stop and start
-// several times, write slowly, move between clocks, and are silent until they are stale. An importer restarts with its imports and its pins, or is killed before it has saved
+// several times, write and list slowly, move between clocks, and are silent until they are stale. An importer restarts with its imports and its pins, or is killed before it has saved
 // the latest ones. The rule is that what is imported changes only on evidence. So the test checks at every notification and every step:
 //
 //   - what is seen of an export is a wish of its user that is not earlier than the one seen before, by any process of the importer: nothing ends that

@@ -111,9 +111,9 @@ type testStore struct {
 	claims atomic.Int64
 	// leaseChecks counts the successful requests for the time that a lease has left.
 	leaseChecks atomic.Int64
-	// slow, if it is set, delays transactions of a cluster. wrote is called for each member record that was written.
-	slow  atomic.Pointer[slowness]
-	wrote func(clusterID string)
+	// slow, if it is set, delays transactions of a cluster, and lateLists its lists. wrote is called for each member record that was written.
+	slow, lateLists atomic.Pointer[slowness]
+	wrote           func(clusterID string)
 	// history keeps what happened last, for the analysis of a failure; nil keeps nothing.
 	history *registrytest.Trace
 }
@@ -145,7 +145,7 @@ func (s *testStore) client(t testing.TB, identity mcs.Identity) *Client {
 	}
 	client, err := NewClient(ClientConfig{
 		Endpoints: endpoints, CAFile: s.CAFile, Username: user, PasswordFile: passwordFile,
-		options: []grpc.DialOption{grpc.WithChainUnaryInterceptor(s.intercept)},
+		options: []grpc.DialOption{grpc.WithChainUnaryInterceptor(s.intercept, s.delayLists(identity.ClusterID))},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -199,6 +199,17 @@ func (s *testStore) intercept(ctx context.Context, method string, req, reply any
 	return err
 }
 
+// delayLists delays the lists of a cluster if they are slow.
+func (s *testStore) delayLists(id string) grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		do := func() error { return invoke(ctx, method, req, reply, conn, opts...) }
+		if list, ok := req.(*pb.RangeRequest); ok && len(list.RangeEnd) > 0 {
+			return s.lateLists.Load().delay(ctx, id, do)
+		}
+		return do()
+	}
+}
+
 // writerOf returns the cluster whose member record a transaction writes, "" for none.
 func (s *testStore) writerOf(txn *pb.TxnRequest) string {
 	for _, op := range txn.Success {
@@ -209,13 +220,13 @@ func (s *testStore) writerOf(txn *pb.TxnRequest) string {
 	return ""
 }
 
-// slowness delays the transactions of a cluster before they reach etcd, and their answers.
+// slowness delays the requests of a cluster before they reach etcd, and their answers.
 type slowness struct {
 	clusterID     string
 	before, after time.Duration
 }
 
-// delay does a transaction of a cluster. nil delays none.
+// delay makes a request of a cluster. nil delays none.
 func (s *slowness) delay(ctx context.Context, id string, do func() error) error {
 	if s == nil || s.clusterID != id {
 		return do()

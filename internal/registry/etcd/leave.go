@@ -55,11 +55,12 @@ func (c *cloneWatch) mayReturn(now time.Time, interval time.Duration) bool {
 
 // tryLeave removes everything of this cluster if no other controller uses its ID. done reports whether nothing is left to do.
 func (w *writer) tryLeave(ctx context.Context, clone *cloneWatch) (done bool, err error) {
-	alive, member, err := w.store.readOwner(ctx)
+	shownAlive, member, err := w.store.readOwn(ctx)
 	if err != nil {
 		return false, err
 	}
-	switch w.session.ownerOf(alive, w.memberUID(member)) {
+	alive := aliveIn(shownAlive)
+	switch w.session.ownerOf(alive, w.memberUID(member.value)) {
 	case ownerOther:
 		return true, nil
 	case ownerUnclear:
@@ -70,7 +71,7 @@ func (w *writer) tryLeave(ctx context.Context, clone *cloneWatch) (done bool, er
 	if now := time.Now(); !alive.isHeld() && (w.session.isLeftToNext(own, now) || clone.mayReturn(now, w.cfg.HeartbeatInterval)) {
 		return false, nil
 	}
-	shown := w.decodeOwn(member, w.cfg.Signer.Keys()...)
+	shown := w.decodeOwn(member.value, w.cfg.Signer.Keys()...)
 	if shown.Farewell && alive.revision == 0 {
 		return true, nil
 	}

@@ -55,10 +55,11 @@ func TestLeave_WaitsForNextProcess(t *testing.T) {
 	stop := start(t, later)
 	publish(t, later, 0, 1)
 	awaitState(t, later, 0, registry.Exported)
-	alive, _, err := w.store.readOwner(t.Context())
+	shown, _, err := w.store.readOwn(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
+	alive := aliveIn(shown)
 	w.session.claim.held = true
 	w.session.observe(alive, alive.revision)
 	stop(nil)

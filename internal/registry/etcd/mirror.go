@@ -33,6 +33,8 @@ type mirror struct {
 	readSignal engine.Signal
 	// reviewed is the time of the last review of all clusters.
 	reviewed time.Time
+	// hasOwn is true once the keys by which the own cluster holds its ID were read alone.
+	hasOwn bool
 }
 
 func newMirror(s *state, own string, interval time.Duration, log logr.Logger) *mirror {
@@ -121,11 +123,11 @@ func (m *mirror) revision() int64 { return m.ownKeys().revision }
 
 // ownKeys are the keys by which the own cluster holds its ID, as of one revision.
 type ownKeys struct {
-	// synced is true after the first complete read.
-	synced   bool
-	revision int64
-	alive    aliveState
-	member   memberRecord
+	// known is true once they were read, and synced after the first list. The revision is 0 before that.
+	known, synced bool
+	revision      int64
+	alive         aliveState
+	member        memberRecord
 	// rival is the member record of another cluster with this ID, the zero value if there is none; rivalSeen is the time at which it was first
 	// read.
 	rival     memberRecord
@@ -138,11 +140,24 @@ type ownKeys struct {
 func (m *mirror) ownKeys() ownKeys {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	keys := ownKeys{synced: m.state.synced, revision: m.state.revision, alive: m.state.aliveOf(m.own), member: m.state.memberOf(m.own)}
+	keys := ownKeys{
+		known: m.state.synced || m.hasOwn, synced: m.state.synced, revision: m.state.revision, alive: m.state.aliveOf(m.own), member: m.state.memberOf(m.own),
+	}
 	if c := m.state.clusters[m.own]; c != nil {
 		keys.rival, keys.rivalSeen, keys.latest = c.rival, c.rivalSeen, c.latest
 	}
 	return keys
+}
+
+// applyOwn applies the keys by which the own cluster holds its ID, if they were read before the first list. It returns the key alive.
+func (m *mirror) applyOwn(alive, member pair) aliveState {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.state.synced {
+		m.state.apply(time.Now(), []pair{alive, member}, engine.Keys{})
+		m.hasOwn = true
+	}
+	return m.state.aliveOf(m.own)
 }
 
 // ownExport returns this cluster's export of key as etcd has it.

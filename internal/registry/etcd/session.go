@@ -90,7 +90,7 @@ func (s *session) nextTask(now time.Time, own ownKeys) (next task, obstacle erro
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case !own.synced:
+	case !own.known:
 		return task{}, nil
 	case s.claim.fence != 0:
 		return s.nextFencedTask(now, own), nil
@@ -187,23 +187,26 @@ func (s *session) aliveValue() string {
 }
 
 // acquire records that this process wrote alive and member at revision.
-func (s *session) acquire(now time.Time, revision int64) {
+func (s *session) acquire(revision int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.claim.acquire(revision)
 	s.recordRevision, s.written = revision, s.record
-	if s.settleAt.IsZero() {
-		s.settleAt = now.Add(time.Duration(settleHeartbeats * float64(s.interval)))
-	}
 }
 
 // trySettle reports whether the record states all exports. It does so from settleAt, as soon as every desired export has been
-// written.
+// written. It is called after the first list.
 func (s *session) trySettle(now time.Time, hasUnwritten func() bool) (settled, began bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.settled || s.claim.fence == 0 || s.settleAt.IsZero() || now.Before(s.settleAt) || hasUnwritten() {
+	if s.settled || s.claim.fence == 0 {
 		return s.settled, false
+	}
+	if s.settleAt.IsZero() {
+		s.settleAt = now.Add(time.Duration(settleHeartbeats * float64(s.interval)))
+	}
+	if now.Before(s.settleAt) || hasUnwritten() {
+		return false, false
 	}
 	s.settled = true
 	return true, true

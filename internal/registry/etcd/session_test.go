@@ -32,7 +32,7 @@ func TestSession_LeavesIDToNextProcess(t *testing.T) {
 	for i, step := range steps {
 		now = now.Add(step.after)
 		s.observe(step.alive, int64(10+i))
-		next, err := s.nextTask(now, ownKeys{synced: true, revision: int64(10 + i), alive: step.alive})
+		next, err := s.nextTask(now, ownKeys{known: true, synced: true, revision: int64(10 + i), alive: step.alive})
 		if next.join != step.joins || errors.Is(err, errDisplaced) == step.joins {
 			t.Errorf("%s: joins %t with %v, want %t", step.what, next.join, err, step.joins)
 		}
@@ -49,14 +49,14 @@ func TestSession_LeavesIDToNextProcessAgain(t *testing.T) {
 			revision++
 			now = now.Add(time.Hour)
 			s.observe(alive, revision)
-			next, _ := s.nextTask(now, ownKeys{synced: true, revision: revision, alive: alive})
+			next, _ := s.nextTask(now, ownKeys{known: true, synced: true, revision: revision, alive: alive})
 			return next
 		}
 		later := aliveState{revision: 5, lease: 9, uid: cls1.UID, number: s.claim.number + 1}
 		observe(later)
 		observe(aliveState{})
 		if holds {
-			s.acquire(now, revision)
+			s.acquire(revision)
 		}
 		s.observe(later, revision+1)
 		if next := observe(aliveState{}); next.join {
@@ -76,11 +76,11 @@ func TestSession_LeavesIDAfterUnseenProcess(t *testing.T) {
 		cfg.Signer = registrytest.Signer(t, cls1)
 		s := newSession(cfg)
 		now := time.Now()
-		own := ownKeys{synced: true, revision: 10}
+		own := ownKeys{known: true, synced: true, revision: 10}
 		if _, err := s.nextRecord(now, own, nil, s.nextGeneration(own)); err != nil {
 			t.Fatal(err)
 		}
-		s.acquire(now, 10)
+		s.acquire(10)
 		own.revision, own.latest = 20, s.record.latest()
 		if wrote {
 			own.latest++
@@ -99,7 +99,7 @@ func TestSession_LeavesIDAfterUnseenProcess(t *testing.T) {
 func TestSession_TakesFreeIDAtOnce(t *testing.T) {
 	s := newSession(fast(cls1))
 	s.observe(aliveState{}, 10)
-	if next, err := s.nextTask(time.Now(), ownKeys{synced: true, revision: 10}); err != nil || !next.join {
+	if next, err := s.nextTask(time.Now(), ownKeys{known: true, synced: true, revision: 10}); err != nil || !next.join {
 		t.Errorf("joins %t, %v", next.join, err)
 	}
 }
@@ -110,8 +110,8 @@ func TestSession_WritesExportsBetweenSlowHeartbeats(t *testing.T) {
 	cfg.Signer = registrytest.Signer(t, cls1)
 	s := newSession(cfg)
 	now := time.Now()
-	s.acquire(now, 10)
-	own := ownKeys{synced: true, revision: 10, alive: aliveState{revision: 10}}
+	s.acquire(10)
+	own := ownKeys{known: true, synced: true, revision: 10, alive: aliveState{revision: 10}}
 	write := func(revision int64) {
 		if _, err := s.nextRecord(now, own, nil, s.nextGeneration(own)); err != nil {
 			t.Fatal(err)
@@ -133,7 +133,7 @@ func TestSession_WritesExportsBetweenSlowHeartbeats(t *testing.T) {
 func TestSession_AnswersNewProcess(t *testing.T) {
 	s := newSession(fast(cls1))
 	now := time.Now()
-	s.acquire(now, 5)
+	s.acquire(5)
 	s.heartbeatAt = now.Add(s.interval)
 	if s.answer(now, 3); s.untilHeartbeat(now) > 0 {
 		t.Errorf("the answer comes after %v, want at once", s.untilHeartbeat(now))

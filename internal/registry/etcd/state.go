@@ -541,10 +541,7 @@ func (s *state) forget(id string, changed engine.Keys) {
 
 func (s *state) applyAlive(c *cluster, p pair) {
 	before := c.alive.number
-	c.alive = aliveState{}
-	if !p.deleted {
-		c.alive = parseAlive(p.value, p.revision, p.lease)
-	}
+	c.alive = aliveIn(p)
 	s.hasNewProcess = s.hasNewProcess || s.synced && c.id != s.own && c.alive.number != 0 && c.alive.number != before
 }
 

@@ -347,21 +347,21 @@ func (s *store) leaseTTL(ctx context.Context, lease int64) (time.Duration, error
 	return ttl, err
 }
 
-// readOwner reads the cluster's keys alive and member.
-func (s *store) readOwner(ctx context.Context) (alive aliveState, member []byte, err error) {
+// readOwn reads the cluster's keys alive and member as of one revision. One that does not exist is deleted.
+func (s *store) readOwn(ctx context.Context) (alive, member pair, err error) {
+	alive, member = pair{key: s.layout.alive(s.id), deleted: true}, pair{key: s.layout.member(s.id), deleted: true}
 	var answer *clientv3.TxnResponse
 	err = s.client.call(ctx, "read", func(ctx context.Context, c *clientv3.Client) (err error) {
-		answer, err = c.Txn(ctx).Then(clientv3.OpGet(s.layout.alive(s.id)), clientv3.OpGet(s.layout.member(s.id))).Commit()
+		answer, err = c.Txn(ctx).Then(clientv3.OpGet(alive.key), clientv3.OpGet(member.key)).Commit()
 		return err
 	})
 	if err != nil {
-		return alive, nil, err
+		return alive, member, err
 	}
-	for _, kv := range answer.Responses[0].GetResponseRange().Kvs {
-		alive = parseAlive(kv.Value, kv.ModRevision, kv.Lease)
-	}
-	for _, kv := range answer.Responses[1].GetResponseRange().Kvs {
-		member = kv.Value
+	for i, p := range []*pair{&alive, &member} {
+		for _, kv := range answer.Responses[i].GetResponseRange().Kvs {
+			*p = fromKV(kv, false)
+		}
 	}
 	return alive, member, nil
 }

@@ -15,6 +15,7 @@ import (
 
 // The write and the read of an export are in one trace, and only those of the export that has changed.
 func TestTrace(t *testing.T) {
+	s := newTestStore(t, shared(t))
 	receiver, err := tracingtest.Start()
 	if err != nil {
 		t.Fatal(err)
@@ -24,7 +25,6 @@ func TestTrace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newTestStore(t, shared(t))
 	registries := map[string]*Registry{}
 	for _, identity := range []mcs.Identity{cls1, cls2} {
 		cfg := fast(identity)

@@ -34,8 +34,12 @@ type writer struct {
 	wake engine.Signal
 	// keepAlives are the goroutines that renew leases.
 	keepAlives sync.WaitGroup
-	// batchLimit is how many operations a transaction may have. It is used by run alone.
+
+	// The rest is used by run alone.
+	// batchLimit is how many operations a transaction may have.
 	batchLimit int
+	// ownReadAt is the time at which the keys by which the cluster holds its ID are read alone, if nothing was listed by then.
+	ownReadAt time.Time
 }
 
 func newWriter(cfg Config, timings timings, store *store, mirror *mirror, notifier *engine.Notifier) *writer {
@@ -140,6 +144,7 @@ func (w *writer) countPending() {
 // meantime go into the next request, so that bursts are batched without waiting for them. At the end it gives the ID up.
 func (w *writer) run(ctx context.Context) {
 	w.saveHeartbeat(ctx)
+	w.ownReadAt = time.Now().Add(w.cfg.HeartbeatInterval / 2)
 	w.write(ctx)
 	w.keepAlives.Wait()
 	w.release(ctx)
@@ -193,6 +198,9 @@ func (w *writer) write(ctx context.Context) {
 // untilNext returns the time until there is something to write if nothing changes: a heartbeat, or an export that waits for the pace of its namespace.
 func (w *writer) untilNext(now time.Time) time.Duration {
 	pause := w.session.untilHeartbeat(now)
+	if w.mustReadOwn() {
+		pause = min(pause, w.ownReadAt.Sub(now))
+	}
 	if paced, waits := w.outbox.untilPaced(now); waits {
 		return min(pause, paced)
 	}
@@ -213,6 +221,7 @@ const (
 
 // performNext makes the next request, if there is something to do.
 func (w *writer) performNext(ctx context.Context) (result, error) {
+	w.readOwn(ctx, time.Now())
 	next, obstacle := w.nextTask(time.Now())
 	w.countPending()
 	w.setProblem(w.claimProblem, obstacle)
@@ -242,8 +251,29 @@ func (w *writer) nextTask(now time.Time) (task, error) {
 	return w.session.nextTask(now, w.mirror.ownKeys())
 }
 
+// mustReadOwn reports whether the keys by which the cluster holds its ID have to be read alone: nothing was listed yet.
+func (w *writer) mustReadOwn() bool {
+	return !w.mirror.ownKeys().synced && w.session.currentFence() == 0
+}
+
+// readOwn reads the keys by which the cluster holds its ID, if the first list takes longer than half a heartbeat interval: it may take minutes where many controllers
+// start at once, and the others would take the cluster for stale. It does not do so earlier, because the others answer a new process by a record that should come
+// after the list. The reader reports why etcd does not answer.
+func (w *writer) readOwn(ctx context.Context, now time.Time) {
+	if now.Before(w.ownReadAt) || !w.mustReadOwn() {
+		return
+	}
+	w.ownReadAt = now.Add(w.cfg.HeartbeatInterval / 4)
+	if alive, member, err := w.store.readOwn(ctx); err == nil {
+		w.session.observe(w.mirror.applyOwn(alive, member), 0)
+	}
+}
+
 // settle begins to state all exports of the cluster when it is time, and has the record written if it does not state them as they are.
 func (w *writer) settle(now time.Time) {
+	if !w.mirror.ownKeys().synced {
+		return
+	}
 	settled, began := w.session.trySettle(now, w.outbox.hasUnwritten)
 	if began {
 		w.outbox.prune()
@@ -297,14 +327,14 @@ func (w *writer) join(ctx context.Context, seen int64) (result, error) {
 	revision, err := w.store.claim(ctx, seen, lease, w.session.aliveValue(), member)
 	switch {
 	case errors.Is(err, errFenceLost):
-		return idle, nil // the watch will show the change
+		return idle, nil // the watch will show the change, or readOwn
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
 		w.loseLease(lease)
 		return progressed, nil
 	case err != nil:
 		return idle, fmt.Errorf("joining the clusterset: %w", err)
 	}
-	w.session.acquire(now, revision)
+	w.session.acquire(revision)
 	return wrote, nil
 }
 
