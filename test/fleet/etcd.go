@@ -88,7 +88,9 @@ func (s *store) start(ctx context.Context, running *errgroup.Group) error {
 		}
 	}
 	running.Go(func() error {
-		evenly(ctx, s.light, s.options.heartbeat(), func(m *lightEtcdMember) { _ = m.beat(ctx) }) // the next one follows
+		evenly(ctx, s.light, s.options.heartbeat(), func(m *lightEtcdMember) {
+			running.Go(func() error { _ = m.beat(ctx); return nil }) // they do not wait for one another, and the next one follows
+		})
 		return nil
 	})
 	return nil
@@ -144,6 +146,8 @@ type lightEtcdMember struct {
 	mu     sync.Mutex
 	values *etcd.Values
 	lease  clientv3.LeaseID
+	// isStopped is set from the end of a process until the next one has claimed the ID.
+	isStopped bool
 }
 
 // leaseHeartbeats are the heartbeats that a lease lasts (docs/etcd.md).
@@ -198,11 +202,13 @@ func (m *lightEtcdMember) put(ctx context.Context, ops ...clientv3.Op) error {
 	return err
 }
 
-// beat renews the lease, or claims the ID again after it has expired, and writes a heartbeat.
+// beat renews the lease, or claims the ID again after it has expired, and writes a heartbeat. It does nothing while another request of the member is not answered.
 func (m *lightEtcdMember) beat(ctx context.Context) error {
-	m.mu.Lock()
+	if !m.mu.TryLock() {
+		return nil
+	}
 	defer m.mu.Unlock()
-	if m.store.down.Load() {
+	if m.isStopped || m.store.down.Load() {
 		return nil
 	}
 	_, err := m.store.cluster.Root().KeepAliveOnce(ctx, m.lease)
@@ -215,21 +221,50 @@ func (m *lightEtcdMember) beat(ctx context.Context) error {
 	return m.write(ctx)
 }
 
-// restart reads all keys of the clusterset, as a controller does that starts, and claims the ID again.
+// restart does as a controller that ends and starts again. It reads all keys of the clusterset, and claims the ID after that, or before if that takes long
+// (docs/etcd.md).
 func (m *lightEtcdMember) restart(ctx context.Context) error {
+	if err := m.stop(ctx); err != nil {
+		return err
+	}
+	reader, err := m.store.cluster.Client(m.store.user, m.store.passwordFile)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = reader.Close() }()
+	early := time.AfterFunc(m.store.options.heartbeat()/2, func() { _ = m.resume(ctx) }) // it is tried again after the list
+	defer early.Stop()
 	for walk := etcd.NewWalk(names.EtcdPrefix + "/" + clusterSet + "/"); !walk.IsOver(); {
 		from, end, limit := walk.Next()
-		page, err := m.store.cluster.Root().Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(limit))
+		page, err := reader.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(limit))
 		if err != nil {
 			return err
 		}
 		walk.Read(page)
 	}
+	return m.resume(ctx)
+}
+
+// stop gives the ID up.
+func (m *lightEtcdMember) stop(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.isStopped = true
+	_, err := m.store.cluster.Root().Revoke(ctx, m.lease)
+	return err
+}
+
+// resume claims the ID and writes a record, if the member has not done so since it was stopped.
+func (m *lightEtcdMember) resume(ctx context.Context) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.isStopped {
+		return nil
+	}
 	if err := m.join(ctx); err != nil {
 		return err
 	}
+	m.isStopped = false
 	return m.write(ctx)
 }
 
