@@ -54,7 +54,7 @@ func (tr *trial) noteWrite(r request) {
 		if tr.hasLeft[id] = in.Attributes[format.AttrFarewell] != ""; tr.hasLeft[id] {
 			delete(tr.lostFarewells, id)
 		}
-		if tr.answered[id].Before(tr.cloneRecorded[id]) {
+		if tr.answered[id].Before(tr.cloneRecorded[id]) && beat > tr.cloneBeats[id] {
 			tr.answered[id] = now
 		}
 	case cloneKey(id):
@@ -178,7 +178,7 @@ func (a *actor) checkViewOf(other *actor) {
 			continue // it may not have read the export yet: nothing that was imported ends
 		}
 		index := other.find(k, exp, other.floor(k, last[k].index))
-		if index < 0 && exp == nil && time.Since(other.aloneAt) < contest {
+		if index < 0 && exp == nil && other.wasAlone() {
 			continue // withdrawn by the clone
 		}
 		if index < 0 && a.maySeeOlder(other, k) {
@@ -316,6 +316,11 @@ func (a *actor) isContested() bool {
 	}
 	answered := tr.answered[id]
 	return answered.Before(last) || time.Since(answered) < contest
+}
+
+// wasAlone reports whether the other clusters may see what the clone has withdrawn, because it took the cluster for ended.
+func (a *actor) wasAlone() bool {
+	return time.Since(a.aloneAt) < contest || !a.aloneAt.Before(a.clonedAt) && a.isContested()
 }
 
 // floor is the index of the earliest version of export k that others may see after the one with this index.

@@ -123,7 +123,7 @@ type trial struct {
 	// hasLeft are the clusters whose last record was a farewell, and lostFarewells those whose farewell another user may have deleted. A cluster that ends before it has
 	// joined again signs no other one.
 	hasLeft, lostFarewells map[string]bool
-	// cloneRecorded is the time at which the clone of each cluster has last written the record, and answered that at which the cluster wrote its own after that.
+	// cloneRecorded is the time at which the clone of each cluster has last written the record, and answered that at which the cluster wrote a later one of its own.
 	cloneRecorded, answered map[string]time.Time
 	// ownBeats are the heartbeats of the last records that the clusters have written, cloneBeats the latest ones of their clones.
 	ownBeats, cloneBeats map[string]int64
