@@ -49,6 +49,8 @@ type Client struct {
 	mu     sync.Mutex
 	conn   *clientv3.Client
 	closed bool
+	// answeredAt is the time of the last answer to a request, in nanoseconds.
+	answeredAt atomic.Int64
 	// watches counts the watches.
 	watches atomic.Uint64
 }
@@ -178,6 +180,9 @@ func (c *Client) call(ctx context.Context, operation string, do func(context.Con
 	if err == nil {
 		err = do(ctx, conn)
 	}
+	if err == nil {
+		c.answeredAt.Store(time.Now().UnixNano())
+	}
 	c.cfg.Metrics.ObserveRequest(c.cfg.Name, operation, resultOf(err), time.Since(began))
 	c.handleAuthFailure(conn, err)
 	return withAdvice(err)
@@ -190,11 +195,11 @@ func (c *Client) handleAuthFailure(conn *clientv3.Client, err error) {
 	}
 }
 
-// handleSilence disconnects if etcd did not answer in time, so that the next request logs in again. An etcd that was restored from a backup does not answer
-// requests with a token that it gave out later, until it has as many entries again, and the client library gets another token only when etcd refuses one or a
-// watch begins. It is for requests without which there is no watch.
-func (c *Client) handleSilence(err error) {
-	if c.cfg.Username == "" || !errors.Is(err, context.DeadlineExceeded) {
+// handleSilence disconnects if etcd did not answer a request in time that began at began, nor any other since, so that the next request logs in again. An etcd that was
+// restored from a backup does not answer requests with a token that it gave out later, until it has as many entries again, and the client library gets another token only
+// when etcd refuses one or a watch begins. It is for requests without which there is no watch.
+func (c *Client) handleSilence(began time.Time, err error) {
+	if c.cfg.Username == "" || !errors.Is(err, context.DeadlineExceeded) || c.answeredAt.Load() > began.UnixNano() {
 		return
 	}
 	c.mu.Lock()

@@ -267,7 +267,7 @@ func fast(identity mcs.Identity) Config {
 
 func fastTimings() timings {
 	return timings{
-		silence: 3 * time.Second, leave: 20 * time.Second, farewell: time.Minute, lease: 2 * time.Second, release: releaseTimeout, status: time.Minute,
+		silence: 3 * time.Second, leave: 20 * time.Second, farewell: time.Minute, lease: 2 * time.Second, release: releaseTimeout, status: time.Minute, alone: maxAlone,
 		retry: engine.Backoff{Initial: 20 * time.Millisecond, Max: 300 * time.Millisecond, Jitter: 0.5},
 	}
 }

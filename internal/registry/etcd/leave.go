@@ -66,12 +66,12 @@ func (w *writer) tryLeave(ctx context.Context, clone *cloneWatch) (done bool, er
 	case ownerUnclear:
 		return w.watchClone(ctx, clone, alive)
 	}
+	shown := w.decodeOwn(member.value, w.cfg.Signer.Keys()...)
 	own := w.mirror.ownKeys()
-	own.alive = alive
+	own.alive, own.latest = alive, max(own.latest, shown.latest())
 	if now := time.Now(); !alive.isHeld() && (w.session.isLeftToNext(own, now) || clone.mayReturn(now, w.cfg.HeartbeatInterval)) {
 		return false, nil
 	}
-	shown := w.decodeOwn(member.value, w.cfg.Signer.Keys()...)
 	if shown.Farewell && alive.revision == 0 {
 		return true, nil
 	}

@@ -33,7 +33,7 @@ type mirror struct {
 	readSignal engine.Signal
 	// reviewed is the time of the last review of all clusters.
 	reviewed time.Time
-	// hasOwn is true once the keys by which the own cluster holds its ID were read alone.
+	// hasOwn is set while the keys by which the own cluster holds its ID are known because they were read alone.
 	hasOwn bool
 }
 
@@ -123,11 +123,11 @@ func (m *mirror) revision() int64 { return m.ownKeys().revision }
 
 // ownKeys are the keys by which the own cluster holds its ID, as of one revision.
 type ownKeys struct {
-	// known is true once they were read, and synced after the first list. The revision is 0 before that.
-	known, synced bool
-	revision      int64
-	alive         aliveState
-	member        memberRecord
+	// known is true after the first list, and before it while they were read alone. The revision is 0 before the list.
+	known    bool
+	revision int64
+	alive    aliveState
+	member   memberRecord
 	// rival is the member record of another cluster with this ID, the zero value if there is none; rivalSeen is the time at which it was first
 	// read.
 	rival     memberRecord
@@ -141,7 +141,7 @@ func (m *mirror) ownKeys() ownKeys {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	keys := ownKeys{
-		known: m.state.synced || m.hasOwn, synced: m.state.synced, revision: m.state.revision, alive: m.state.aliveOf(m.own), member: m.state.memberOf(m.own),
+		known: m.state.synced || m.hasOwn, revision: m.state.revision, alive: m.state.aliveOf(m.own), member: m.state.memberOf(m.own),
 	}
 	if c := m.state.clusters[m.own]; c != nil {
 		keys.rival, keys.rivalSeen, keys.latest = c.rival, c.rivalSeen, c.latest
@@ -158,6 +158,13 @@ func (m *mirror) applyOwn(alive, member pair) aliveState {
 		m.hasOwn = true
 	}
 	return m.state.aliveOf(m.own)
+}
+
+// dropOwn forgets the keys by which the own cluster holds its ID if they were read before the first list: they are about to be written.
+func (m *mirror) dropOwn() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.hasOwn = false
 }
 
 // ownExport returns this cluster's export of key as etcd has it.

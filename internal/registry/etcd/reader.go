@@ -94,6 +94,7 @@ func (r *reader) setProblem(err error) {
 
 // list reads all keys. If etcd may have been set back since the previous list, values with the revisions of before may be others.
 func (r *reader) list(ctx context.Context) error {
+	began := time.Now()
 	pairs, revision, err := r.store.list(ctx)
 	if err == nil && !r.rewound {
 		latest := r.mirror.latestChange()
@@ -103,7 +104,7 @@ func (r *reader) list(ctx context.Context) error {
 		}
 	}
 	if err != nil {
-		r.store.client.handleSilence(err)
+		r.store.client.handleSilence(began, err)
 		return err
 	}
 	r.publish(r.mirror.replace(pairs, revision, r.rewound))

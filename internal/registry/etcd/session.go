@@ -90,10 +90,10 @@ func (s *session) nextTask(now time.Time, own ownKeys) (next task, obstacle erro
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case !own.known:
-		return task{}, nil
 	case s.claim.fence != 0:
 		return s.nextFencedTask(now, own), nil
+	case !own.known:
+		return task{}, nil
 	}
 	mustYield := s.mustYield(own, now)
 	switch s.claim.evaluate(own.alive) {

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -34,12 +36,15 @@ type writer struct {
 	wake engine.Signal
 	// keepAlives are the goroutines that renew leases.
 	keepAlives sync.WaitGroup
+	// isListed is set after the first list.
+	isListed atomic.Bool
 
 	// The rest is used by run alone.
 	// batchLimit is how many operations a transaction may have.
 	batchLimit int
-	// ownReadAt is the time at which the keys by which the cluster holds its ID are read alone, if nothing was listed by then.
-	ownReadAt time.Time
+	// Before the first list, ownReadAt is the time at which the keys by which the cluster holds its ID are read alone, and aloneUntil that up to which it writes
+	// heartbeats.
+	ownReadAt, aloneUntil time.Time
 }
 
 func newWriter(cfg Config, timings timings, store *store, mirror *mirror, notifier *engine.Notifier) *writer {
@@ -117,6 +122,9 @@ func (w *writer) observe(u update) {
 	if u.hasNewProcess {
 		w.session.answer(time.Now(), u.clusters)
 	}
+	if u.listed {
+		w.isListed.Store(true)
+	}
 	w.countPending()
 	w.wake.Set()
 }
@@ -144,7 +152,9 @@ func (w *writer) countPending() {
 // meantime go into the next request, so that bursts are batched without waiting for them. At the end it gives the ID up.
 func (w *writer) run(ctx context.Context) {
 	w.saveHeartbeat(ctx)
-	w.ownReadAt = time.Now().Add(w.cfg.HeartbeatInterval / 2)
+	began := time.Now()
+	w.ownReadAt = began.Add(w.cfg.HeartbeatInterval/2 + rand.N(w.cfg.HeartbeatInterval/4))
+	w.aloneUntil = began.Add(w.timings.alone)
 	w.write(ctx)
 	w.keepAlives.Wait()
 	w.release(ctx)
@@ -198,8 +208,12 @@ func (w *writer) write(ctx context.Context) {
 // untilNext returns the time until there is something to write if nothing changes: a heartbeat, or an export that waits for the pace of its namespace.
 func (w *writer) untilNext(now time.Time) time.Duration {
 	pause := w.session.untilHeartbeat(now)
-	if w.mustReadOwn() {
-		pause = min(pause, w.ownReadAt.Sub(now))
+	switch {
+	case w.isListed.Load():
+	case !now.Before(w.aloneUntil):
+		return w.cfg.HeartbeatInterval // observe sets wake
+	case w.session.currentFence() == 0:
+		return min(pause, w.ownReadAt.Sub(now))
 	}
 	if paced, waits := w.outbox.untilPaced(now); waits {
 		return min(pause, paced)
@@ -221,7 +235,9 @@ const (
 
 // performNext makes the next request, if there is something to do.
 func (w *writer) performNext(ctx context.Context) (result, error) {
-	w.readOwn(ctx, time.Now())
+	if err := w.readOwn(ctx, time.Now()); err != nil {
+		return idle, err
+	}
 	next, obstacle := w.nextTask(time.Now())
 	w.countPending()
 	w.setProblem(w.claimProblem, obstacle)
@@ -238,6 +254,9 @@ func (w *writer) performNext(ctx context.Context) (result, error) {
 
 // nextTask returns the next task, or the reason why nothing may be written.
 func (w *writer) nextTask(now time.Time) (task, error) {
+	if !w.isListed.Load() {
+		return w.nextTaskAlone(now)
+	}
 	w.settle(now)
 	next, obstacle := w.session.nextTask(now, w.mirror.ownKeys())
 	if !next.mayWrite {
@@ -251,29 +270,38 @@ func (w *writer) nextTask(now time.Time) (task, error) {
 	return w.session.nextTask(now, w.mirror.ownKeys())
 }
 
-// mustReadOwn reports whether the keys by which the cluster holds its ID have to be read alone: nothing was listed yet.
-func (w *writer) mustReadOwn() bool {
-	return !w.mirror.ownKeys().synced && w.session.currentFence() == 0
+// maxAlone is how long a process writes heartbeats before its first list. Lists of 1,000 controllers that start at once on two cores took up to 10 minutes
+// (docs/etcd.md). A cluster whose exports cannot change for longer, because its list never ends, is stale for the others.
+const maxAlone = 30 * time.Minute
+
+// nextTaskAlone is nextTask before the first list: the process may claim the cluster ID and write heartbeats. It neither writes exports nor states any.
+func (w *writer) nextTaskAlone(now time.Time) (task, error) {
+	if !now.Before(w.aloneUntil) {
+		return task{}, nil
+	}
+	next, obstacle := w.session.nextTask(now, w.mirror.ownKeys())
+	next.mayWrite = false
+	return next, obstacle
 }
 
 // readOwn reads the keys by which the cluster holds its ID, if the first list takes longer than half a heartbeat interval: it may take minutes where many controllers
 // start at once, and the others would take the cluster for stale. It does not do so earlier, because the others answer a new process by a record that should come
-// after the list. The reader reports why etcd does not answer.
-func (w *writer) readOwn(ctx context.Context, now time.Time) {
-	if now.Before(w.ownReadAt) || !w.mustReadOwn() {
-		return
+// after the list.
+func (w *writer) readOwn(ctx context.Context, now time.Time) error {
+	if w.isListed.Load() || now.Before(w.ownReadAt) || !now.Before(w.aloneUntil) || w.session.currentFence() != 0 {
+		return nil
 	}
-	w.ownReadAt = now.Add(w.cfg.HeartbeatInterval / 4)
-	if alive, member, err := w.store.readOwn(ctx); err == nil {
-		w.session.observe(w.mirror.applyOwn(alive, member), 0)
+	alive, member, err := w.store.readOwn(ctx)
+	w.ownReadAt = time.Now().Add(w.cfg.HeartbeatInterval / 4)
+	if err != nil {
+		return fmt.Errorf("reading this cluster's own keys before the first list: %w", err)
 	}
+	w.session.observe(w.mirror.applyOwn(alive, member), 0)
+	return nil
 }
 
 // settle begins to state all exports of the cluster when it is time, and has the record written if it does not state them as they are.
 func (w *writer) settle(now time.Time) {
-	if !w.mirror.ownKeys().synced {
-		return
-	}
 	settled, began := w.session.trySettle(now, w.outbox.hasUnwritten)
 	if began {
 		w.outbox.prune()
@@ -315,6 +343,7 @@ func (w *writer) saveHeartbeat(ctx context.Context) {
 
 // join writes the keys alive and member.
 func (w *writer) join(ctx context.Context, seen int64) (result, error) {
+	w.mirror.dropOwn() // each claim needs its own read: nothing shows what happens after it
 	lease, err := w.ensureLease(ctx)
 	if err != nil {
 		return idle, err
