@@ -227,22 +227,52 @@ func (m *lightEtcdMember) restart(ctx context.Context) error {
 	if err := m.stop(ctx); err != nil {
 		return err
 	}
+	early := time.AfterFunc(m.store.options.heartbeat()/2, func() { _ = m.resume(ctx) }) // it is tried again after the list
+	defer early.Stop()
+	for _, do := range []func(context.Context) error{m.list, m.resume} {
+		for do(ctx) != nil { // etcd is busy
+			if err := pause(ctx, time.Second); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// list reads all keys over a connection of its own, with the time limit and the attempts of a controller.
+func (m *lightEtcdMember) list(ctx context.Context) error {
 	reader, err := m.store.cluster.Client(m.store.user, m.store.passwordFile)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = reader.Close() }()
-	early := time.AfterFunc(m.store.options.heartbeat()/2, func() { _ = m.resume(ctx) }) // it is tried again after the list
-	defer early.Stop()
 	for walk := etcd.NewWalk(names.EtcdPrefix + "/" + clusterSet + "/"); !walk.IsOver(); {
-		from, end, limit := walk.Next()
-		page, err := reader.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(limit))
+		page, err := readPage(ctx, reader, walk)
 		if err != nil {
 			return err
 		}
 		walk.Read(page)
 	}
-	return m.resume(ctx)
+	return nil
+}
+
+// The time limit of a request of a controller, and the attempts to read a page of a list.
+const (
+	requestTimeout = 5 * time.Second
+	pageAttempts   = 3
+)
+
+func readPage(ctx context.Context, reader *clientv3.Client, walk *etcd.Walk) (page *clientv3.GetResponse, err error) {
+	from, end, limit := walk.Next()
+	for range pageAttempts {
+		limited, cancel := context.WithTimeout(ctx, requestTimeout)
+		page, err = reader.Get(limited, from, clientv3.WithRange(end), clientv3.WithLimit(limit))
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			break
+		}
+	}
+	return page, err
 }
 
 // stop gives the ID up.
@@ -251,6 +281,9 @@ func (m *lightEtcdMember) stop(ctx context.Context) error {
 	defer m.mu.Unlock()
 	m.isStopped = true
 	_, err := m.store.cluster.Root().Revoke(ctx, m.lease)
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		return nil // it has expired
+	}
 	return err
 }
 

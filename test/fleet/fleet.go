@@ -542,15 +542,23 @@ func (r *run) restartAll(ctx context.Context, running *errgroup.Group) error {
 	before.at = time.Now()
 	r.members.shareReads(true)
 	defer r.members.shareReads(false)
+	waiting, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	restarted := make(chan error, 1)
-	go func() { restarted <- r.members.restart(ctx, running) }()
+	go func() {
+		err := r.members.restart(ctx, running)
+		if err != nil {
+			cancel(fmt.Errorf("restarting all members: %w", err))
+		}
+		restarted <- err
+	}()
 	if err := r.launch(ctx, running); err != nil {
 		return err
 	}
 	for n, version := range versions {
-		at, err := r.view.await(ctx, marker(version), sharedPatience)
+		at, err := r.view.await(waiting, marker(version), sharedPatience)
 		if err != nil {
-			return err
+			return errors.Join(err, context.Cause(waiting))
 		}
 		r.result.RestartAllMS = max(r.result.RestartAllMS, milliseconds(at.Sub(r.program.began)))
 		if n%5 == 4 {
