@@ -229,7 +229,9 @@ func (m *lightEtcdMember) restart(ctx context.Context) error {
 	}
 	early := time.AfterFunc(m.store.options.heartbeat()/2, func() { _ = m.resume(ctx) }) // it is tried again after the list
 	defer early.Stop()
-	for _, do := range []func(context.Context) error{m.list, m.resume} {
+	var lister etcd.Lister
+	list := func(ctx context.Context) error { return m.list(ctx, &lister) }
+	for _, do := range []func(context.Context) error{list, m.resume} {
 		for do(ctx) != nil { // etcd is busy
 			if err := pause(ctx, time.Second); err != nil {
 				return err
@@ -239,40 +241,18 @@ func (m *lightEtcdMember) restart(ctx context.Context) error {
 	return nil
 }
 
-// list reads all keys over a connection of its own, with the time limit and the attempts of a controller.
-func (m *lightEtcdMember) list(ctx context.Context) error {
+// list reads all keys over a connection of its own.
+func (m *lightEtcdMember) list(ctx context.Context, lister *etcd.Lister) error {
 	reader, err := m.store.cluster.Client(m.store.user, m.store.passwordFile)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = reader.Close() }()
-	for walk := etcd.NewWalk(names.EtcdPrefix + "/" + clusterSet + "/"); !walk.IsOver(); {
-		page, err := readPage(ctx, reader, walk)
-		if err != nil {
-			return err
-		}
-		walk.Read(page)
+	get := func(ctx context.Context, from, end string, limit, revision int64) (*clientv3.GetResponse, error) {
+		return reader.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(limit), clientv3.WithRev(revision))
 	}
-	return nil
-}
-
-// The time limit of a request of a controller, and the attempts to read a page of a list.
-const (
-	requestTimeout = 5 * time.Second
-	pageAttempts   = 3
-)
-
-func readPage(ctx context.Context, reader *clientv3.Client, walk *etcd.Walk) (page *clientv3.GetResponse, err error) {
-	from, end, limit := walk.Next()
-	for range pageAttempts {
-		limited, cancel := context.WithTimeout(ctx, requestTimeout)
-		page, err = reader.Get(limited, from, clientv3.WithRange(end), clientv3.WithLimit(limit))
-		cancel()
-		if err == nil || ctx.Err() != nil {
-			break
-		}
-	}
-	return page, err
+	_, err = lister.List(ctx, names.EtcdPrefix+"/"+clusterSet+"/", get, func(*clientv3.GetResponse) {})
+	return err
 }
 
 // stop gives the ID up.

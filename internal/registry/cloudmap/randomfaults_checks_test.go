@@ -580,7 +580,20 @@ func (tr *trial) settle(atLeast time.Duration) bool {
 		}
 		if time.Since(began) > patience {
 			tr.fail("minutes after the last fault: %s", unsettled)
+			tr.traceKnown()
 			return false
+		}
+	}
+}
+
+// traceKnown traces which clusters each controller knows, and their pins.
+func (tr *trial) traceKnown() {
+	for _, a := range tr.machines {
+		members, err := a.process.Members(context.Background())
+		tr.history.Logf("%s knows %+v, %v", a.identity.ClusterID, members, err)
+		for _, other := range tr.clusters {
+			pin, _ := a.process.cfg.Keyring.Pin(other.identity.ClusterID)
+			tr.history.Logf("%s has the pin of %s: %+v", a.identity.ClusterID, other.identity.ClusterID, pin)
 		}
 	}
 }

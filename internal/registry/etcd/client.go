@@ -175,6 +175,11 @@ func (c *Client) disconnect() error {
 func (c *Client) call(ctx context.Context, operation string, do func(context.Context, *clientv3.Client) error) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
+	return c.request(ctx, operation, do)
+}
+
+// request makes a request, which ends with ctx at the latest, and counts it.
+func (c *Client) request(ctx context.Context, operation string, do func(context.Context, *clientv3.Client) error) error {
 	conn, err := c.connection(ctx)
 	began := time.Now()
 	if err == nil {

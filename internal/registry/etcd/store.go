@@ -22,14 +22,11 @@ type store struct {
 	id     string
 	// limits bound the values that a list keeps.
 	limits budget.Limits
+	lister Lister
 }
 
 // maxAnswer is the largest answer that the client accepts: pageKeys of the largest keys and values.
 const maxAnswer = 64 << 20
-
-// pageAttempts are the attempts to read a page after the first one of a list. Where many controllers start at once, etcd does not answer some requests in time: a list
-// that began again each time would not end.
-const pageAttempts = 3
 
 // kept counts the keys of each cluster in a list, and the bytes of the values that it keeps.
 type kept struct {
@@ -55,44 +52,29 @@ func (k *kept) keep(id string, bytes int, limits budget.Limits) bool {
 	return true
 }
 
-// list reads everything of the clusterset at one revision.
-func (s *store) list(ctx context.Context) ([]pair, int64, error) {
-	var list []pair
-	var revision int64
+// list reads everything of the clusterset at one revision. It is not safe for concurrent use.
+func (s *store) list(ctx context.Context) (list []pair, revision int64, err error) {
 	kept := &kept{keys: map[string]int{}, byCluster: map[string]int{}}
-	for walk := NewWalk(s.layout.root); !walk.IsOver(); {
-		page, err := s.readPage(ctx, walk, revision)
-		if isTooLong(err) && walk.Refused() {
-			continue
-		}
-		if err != nil {
-			return nil, 0, fmt.Errorf("listing %s: %w", s.layout.root, err)
-		}
-		if revision == 0 {
-			revision = page.Header.Revision
-		}
+	revision, err = s.lister.List(ctx, s.layout.root, s.readPage, func(page *clientv3.GetResponse) {
 		for _, kv := range page.Kvs {
 			if p, ok := s.keep(fromKV(kv, false), kept); ok {
 				list = append(list, p)
 			}
 		}
-		walk.Read(page)
+	})
+	if err != nil {
+		return nil, 0, err
 	}
 	return list, revision, nil
 }
 
-// readPage reads the next page as of a revision. The first one, which has no revision, is read once: after it the caller connects again.
-func (s *store) readPage(ctx context.Context, walk *Walk, revision int64) (page *clientv3.GetResponse, err error) {
-	from, end, limit := walk.Next()
-	for attempt := 1; ; attempt++ {
-		err = s.client.call(ctx, "list", func(ctx context.Context, c *clientv3.Client) (err error) {
-			page, err = c.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(limit), clientv3.WithRev(revision))
-			return err
-		})
-		if !isUnanswered(err) || ctx.Err() != nil || revision == 0 || attempt == pageAttempts {
-			return page, err
-		}
-	}
+// readPage implements Get.
+func (s *store) readPage(ctx context.Context, from, end string, limit, revision int64) (page *clientv3.GetResponse, err error) {
+	err = s.client.request(ctx, "list", func(ctx context.Context, c *clientv3.Client) (err error) {
+		page, err = c.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(limit), clientv3.WithRev(revision))
+		return err
+	})
+	return page, err
 }
 
 // keep returns what a list keeps of a pair; ok is false if it is one of too many.

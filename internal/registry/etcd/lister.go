@@ -1,0 +1,115 @@
+package etcd
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
+)
+
+// Lister reads all keys with a prefix. It adapts to how busy etcd is, also from one list to the next. The zero value has made no request. It is not safe for
+// concurrent use.
+type Lister struct{ pace pace }
+
+// Get reads a page of keys from from to end, at most limit, as of a revision; 0 is the present one.
+type Get func(ctx context.Context, from, end string, limit, revision int64) (*clientv3.GetResponse, error)
+
+// pageAttempts are the attempts to read a page after the first one of a list. Where many controllers start at once, etcd does not answer some requests in time: a list
+// that began again each time would not end.
+const pageAttempts = 3
+
+// List calls read with each page of the keys with a prefix, and returns the revision that they are of.
+func (l *Lister) List(ctx context.Context, prefix string, get Get, read func(page *clientv3.GetResponse)) (revision int64, err error) {
+	for walk := NewWalk(prefix); !walk.IsOver(); {
+		page, err := l.readPage(ctx, walk, get, revision)
+		if isTooLong(err) && walk.Refused() {
+			continue
+		}
+		if err != nil {
+			return 0, fmt.Errorf("listing %s: %w", prefix, err)
+		}
+		if revision == 0 {
+			revision = page.Header.Revision
+		}
+		read(page)
+		walk.Read(page)
+	}
+	return revision, nil
+}
+
+// readPage reads the next page as of a revision. The first one, which has no revision, is read once: after it the caller connects again.
+func (l *Lister) readPage(ctx context.Context, walk *Walk, get Get, revision int64) (*clientv3.GetResponse, error) {
+	from, end, limit := walk.Next()
+	for attempt := 1; ; attempt++ {
+		engine.Sleep(ctx, l.pace.jittered())
+		began := time.Now()
+		limited, cancel := context.WithTimeout(ctx, l.pace.timeLimit())
+		page, err := get(limited, from, end, limit, revision)
+		cancel()
+		switch took := time.Since(began); {
+		case err == nil:
+			l.pace.observe(took)
+		case isUnanswered(err) && took >= requestTimeout:
+			l.pace.observeSilence()
+		}
+		if !isUnanswered(err) || ctx.Err() != nil || revision == 0 || attempt == pageAttempts {
+			return page, err
+		}
+	}
+}
+
+// pace spreads the requests of lists over time while etcd is busy. 1,000 controllers that start at once would have as many pages in progress, each of which would take
+// longer than a request may take, and heartbeats would wait for all of them. With pauses that are longer the longer a page takes, few are in progress at a time. The
+// zero value makes no pauses.
+type pace struct {
+	// pause is the time before the next page, limit how long it may take; 0 is requestTimeout.
+	pause, limit time.Duration
+}
+
+const (
+	// slowPage is how long etcd takes for a page when it is busy. Alone it takes some milliseconds.
+	slowPage = 250 * time.Millisecond
+	// minPause is the shortest pause, and maxPause the longest one: 1,000 controllers that pause for so long make 100 requests a second.
+	minPause = 10 * time.Millisecond
+	maxPause = 10 * time.Second
+	// maxTimeLimit is the longest time limit of a page. A first page, for which etcd counts all keys, takes some 10 ms of a processor with 1,000 clusters: 10 s if all of
+	// them ask for it at once.
+	maxTimeLimit = 60 * time.Second
+)
+
+// observe adapts the pace to a page that took so long.
+func (p *pace) observe(took time.Duration) {
+	switch {
+	case took >= slowPage:
+		p.pause = min(maxPause, max(2*p.pause, took))
+	case took >= slowPage/4:
+		p.pause /= 2
+	default:
+		p.pause /= 4
+	}
+	if p.pause < minPause {
+		p.pause = 0
+	}
+	p.limit = min(maxTimeLimit, max(requestTimeout, 3*took))
+}
+
+// observeSilence adapts the pace to a page that etcd did not answer in time.
+func (p *pace) observeSilence() {
+	limit := p.timeLimit()
+	p.pause, p.limit = min(maxPause, max(2*p.pause, limit)), min(maxTimeLimit, 3*limit)
+}
+
+// timeLimit returns how long the next page may take.
+func (p *pace) timeLimit() time.Duration { return max(requestTimeout, p.limit) }
+
+// jittered returns the time to wait before the next page: the pause or up to half of it more or less, because all controllers have begun at the same time.
+func (p *pace) jittered() time.Duration {
+	if p.pause == 0 {
+		return 0
+	}
+	return p.pause/2 + rand.N(p.pause)
+}
