@@ -306,15 +306,22 @@ func (w *writer) settle(now time.Time) {
 	if began {
 		w.outbox.prune()
 	}
-	if settled {
+	if settled && w.hasReadFence() {
 		w.session.requireHeartbeat(now, w.outbox.statedSet(nil, 0))
 	}
+}
+
+// hasReadFence reports whether this process knows what was written before it claimed the ID. Before that, a request of unknown outcome may have been carried out: a record
+// must not state the exports without it.
+func (w *writer) hasReadFence() bool {
+	fence := w.session.currentFence()
+	return fence != 0 && w.mirror.revision() >= fence
 }
 
 // nextRecord returns the signed member record for a request that writes a batch as of a generation.
 func (w *writer) nextRecord(ctx context.Context, now time.Time, batch []operation, generation int64) ([]byte, error) {
 	var set *exportSet
-	if w.session.isSettled() {
+	if w.session.isSettled() && w.hasReadFence() {
 		set = w.outbox.statedSet(batch, generation)
 	}
 	member, err := w.session.nextRecord(now, w.mirror.ownKeys(), set, generation)

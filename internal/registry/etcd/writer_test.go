@@ -89,6 +89,39 @@ func TestExportsWaitForFence(t *testing.T) {
 	}
 }
 
+// TestRecordStatesNothingBeforeFence: a request of unknown outcome may have been carried out before the fence. Until the fence is read, the record must not state the
+// exports without it: if etcd is set back to a state without it then, the others would take the earlier version for the one that the cluster wants.
+func TestRecordStatesNothingBeforeFence(t *testing.T) {
+	const fence = 10
+	now := time.Now()
+	w := testWriter(t)
+	l := w.mirror.state.layout
+	w.observe(w.mirror.replace([]pair{memberPair(t, l, cls1, 5, now)}, fence-1, false))
+	w.session.settled = true
+	states := func() bool {
+		value, err := w.nextRecord(t.Context(), now, nil, w.session.nextGeneration(w.mirror.ownKeys()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w.decodeOwn(value).Exports != nil
+	}
+	if states() {
+		t.Error("the record that claims the ID states exports")
+	}
+	w.session.acquire(fence)
+	if w.settle(now); states() || !w.session.heartbeatAt.After(now) {
+		t.Errorf("before the fence is read, the record states exports, or is written all the time: the next one at %v", w.session.heartbeatAt)
+	}
+	u, _ := w.mirror.apply([]pair{{key: l.alive("cls1"), value: []byte(cls1.UID), revision: fence, lease: 1}, memberPair(t, l, cls1, fence, now)}, fence)
+	w.observe(u)
+	if w.settle(now); w.session.heartbeatAt.After(now) {
+		t.Error("the record that states exports is not written as soon as the fence is read")
+	}
+	if !states() {
+		t.Error("the record states no exports after the fence is read")
+	}
+}
+
 func TestOwnerOnLeaving(t *testing.T) {
 	const ownLease, otherLease = 7, 9
 	record := func(uid string) []byte {
