@@ -116,6 +116,9 @@ func newRegistry(client *Client, cfg Config, timings timings) (*Registry, error)
 	if err := checkConfig(cfg); err != nil {
 		return nil, err
 	}
+	if !cfg.ReadOnly {
+		cfg.Keyring.AddOwn(cfg.Signer.Keys()...)
+	}
 	store := &store{
 		client: client, id: cfg.Identity.ClusterID,
 		limits: cfg.Ledger.Limits(), layout: newLayout(cmp.Or(cfg.Prefix, names.EtcdPrefix), cfg.Identity.ClusterSetID),

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -127,6 +128,8 @@ type Keyring struct {
 
 	mu   sync.Mutex
 	pins map[string]*entry
+	// own are the keys of this cluster.
+	own []Key
 	// removed are the clusters whose pins have to be removed from the store.
 	removed map[string]struct{}
 }
@@ -155,6 +158,18 @@ func Load(ctx context.Context, cfg Config) (*Keyring, error) {
 		k.pins[id] = &entry{Pin: pin.clone(), heard: time.Now(), saved: pin.clone()}
 	}
 	return k, nil
+}
+
+// AddOwn adds the keys of this cluster. Records that one of them has signed are this cluster's, under whichever ID: a cluster that is renamed reads those under its
+// previous ID, which may have been another cluster's before.
+func (k *Keyring) AddOwn(keys ...Key) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, key := range keys {
+		if !slices.Contains(k.own, key) {
+			k.own = append(k.own, key)
+		}
+	}
 }
 
 // Verdict is the result of Keyring.Check.
@@ -189,6 +204,9 @@ func (k *Keyring) Check(p Presented) (Verdict, error) {
 			return Accepted, nil
 		}
 		return Refused, fmt.Errorf("it is signed with key %s, but --trusted-keys lists key %s for this cluster", p.Key, listed)
+	}
+	if slices.Contains(k.own, p.Key) {
+		return Accepted, nil
 	}
 	if k.cfg.ListedOnly {
 		return Refused, fmt.Errorf("it is signed with key %s, but --trusted-keys does not list this cluster", p.Key)

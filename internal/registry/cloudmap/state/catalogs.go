@@ -202,6 +202,7 @@ func newCatalogs(cfg Config) *catalogs {
 	}
 	if cfg.Signer != nil {
 		c.ownKeys = cfg.Signer.Keys()
+		cfg.Keyring.AddOwn(c.ownKeys...)
 		for _, key := range c.ownKeys {
 			c.addAuthor(format.Author{ClusterSetID: cfg.Identity.ClusterSetID, ClusterID: cfg.Identity.ClusterID, UID: cfg.Identity.UID, Key: key})
 		}

@@ -403,6 +403,23 @@ func TestFarewell(t *testing.T) {
 	}
 }
 
+// TestFarewellOfPreviousID: while a cluster is renamed it reads its own records under the previous ID, also if it had taken that ID from a silent cluster, whose key it keeps.
+// Else its farewell would not count, and imports that name the previous ID would stay.
+func TestFarewellOfPreviousID(t *testing.T) {
+	s := newStory(t) // the key of the ID is that of another cluster
+	s.record.UID, s.record.Key = cls1.UID, signerOf(cls1.UID).Key()
+	s.members(s.record)
+	if list := s.catalogs.list(); len(list) != 1 || list[0].UID != cls1.UID || len(list[0].Problems) > 0 {
+		t.Errorf("the members are %+v, want the cluster under its previous ID", list)
+	}
+	s.farewell()
+	s.members(s.record)
+	s.expect("its farewell", theKey, "none")
+	if list := s.catalogs.list(); len(list) != 0 {
+		t.Errorf("after its farewell the members are %+v", list)
+	}
+}
+
 // TestReturnIsSavedFirst kills the reader while a cluster returns that had left: the next process must not take the imports that were made since for those of before
 // the farewell.
 func TestReturnIsSavedFirst(t *testing.T) {
