@@ -18,9 +18,9 @@ const (
 var fleetTargets = []target[Fleet]{
 	{"memory at most, MiB", 512, func(f Fleet) (float64, bool) { return f.mostMemory(), true }},
 	{"CPU while nothing changes, % of a core", 5, func(f Fleet) (float64, bool) { return f.Steady.CPUPercent(), true }},
-	// A cold start of a minute is the target where the API server's writes take less.
-	{"cold start, s", 60, func(f Fleet) (float64, bool) { return f.ColdMS / 1000, f.ObjectsMS < 60_000/coldRatio }},
-	{"cold start to the objects alone", coldRatio, func(f Fleet) (float64, bool) { return f.coldRatio(), f.ColdMS > 60_000 }},
+	// A cold start of a minute is the target where the API server's writes allow that, else one and a half times what they take.
+	{"cold start, s", 60, func(f Fleet) (float64, bool) { return f.ColdMS / 1000, f.isMinuteEnough() }},
+	{"cold start to the objects alone", coldRatio, func(f Fleet) (float64, bool) { return f.coldRatio(), !f.isMinuteEnough() }},
 	{"reads of the account while nothing changes, a second", accountReads, func(f Fleet) (float64, bool) { return f.readsOfAccount(f.Steady), f.onCloudMap() }},
 	{"writes of the account while nothing changes, a second", accountWrites, func(f Fleet) (float64, bool) { return f.writesOfAccount(), f.onCloudMap() }},
 	{"propagation on Cloud Map, p99, ms", 3000, func(f Fleet) (float64, bool) { return f.Propagation.P99, f.onCloudMap() }},
@@ -36,6 +36,9 @@ func (f Fleet) mostMemory() float64 {
 }
 
 func (f Fleet) coldRatio() float64 { return f.ColdMS / f.ObjectsMS }
+
+// isMinuteEnough reports whether the API server writes the objects so fast that a cold start may take a minute.
+func (f Fleet) isMinuteEnough() bool { return f.ObjectsMS < 60_000/coldRatio }
 
 // readsOfAccount are the reads a second of all clusters, if each reads as the measured one.
 func (f Fleet) readsOfAccount(l fleet.Load) float64 {
