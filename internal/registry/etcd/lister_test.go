@@ -59,8 +59,6 @@ type busyServer struct {
 	mu sync.Mutex
 	// jobs have the time of the processor that each request in progress still takes.
 	jobs map[*time.Duration]chan struct{}
-	// longest is how long the longest of the short requests has taken.
-	longest time.Duration
 }
 
 // share is the time of the processor that a request gets before the others have their turn.

@@ -211,6 +211,11 @@ func (k *Keyring) Check(p Presented) (Verdict, error) {
 	if k.cfg.ListedOnly {
 		return Refused, fmt.Errorf("it is signed with key %s, but --trusted-keys does not list this cluster", p.Key)
 	}
+	return k.checkPin(p)
+}
+
+// checkPin is Check for a cluster whose key is not listed. The caller holds k.mu.
+func (k *Keyring) checkPin(p Presented) (Verdict, error) {
 	pin, ok := k.pins[p.ClusterID]
 	switch {
 	case ok && pin.Key == p.Key:
