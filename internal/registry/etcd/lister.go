@@ -24,9 +24,9 @@ const pageAttempts = 3
 
 // List calls read with each page of the keys with a prefix, and returns the revision that they are of.
 func (l *Lister) List(ctx context.Context, prefix string, get Get, read func(page *clientv3.GetResponse)) (revision int64, err error) {
-	for walk := NewWalk(prefix); !walk.IsOver(); {
-		page, err := l.readPage(ctx, walk, get, revision)
-		if isTooLong(err) && walk.Refused() {
+	for w := newWalk(prefix); !w.IsOver(); {
+		page, err := l.readPage(ctx, w, get, revision)
+		if isTooLong(err) && w.Refused() {
 			continue
 		}
 		if err != nil {
@@ -36,14 +36,14 @@ func (l *Lister) List(ctx context.Context, prefix string, get Get, read func(pag
 			revision = page.Header.Revision
 		}
 		read(page)
-		walk.Read(page)
+		w.Read(page)
 	}
 	return revision, nil
 }
 
 // readPage reads the next page as of a revision. The first one, which has no revision, is read once: after it the caller connects again.
-func (l *Lister) readPage(ctx context.Context, walk *Walk, get Get, revision int64) (*clientv3.GetResponse, error) {
-	from, end, limit := walk.Next()
+func (l *Lister) readPage(ctx context.Context, w *walk, get Get, revision int64) (*clientv3.GetResponse, error) {
+	from, end, limit := w.Next()
 	for attempt := 1; ; attempt++ {
 		engine.Sleep(ctx, l.pace.jittered())
 		began := time.Now()

@@ -19,9 +19,9 @@ const (
 	minRange = maxCounted / 16
 )
 
-// Walk reads all keys with a prefix, in pages. The pages of a part of the keys, which have a longer prefix, are read one after the other: so etcd counts the keys of that
+// walk reads all keys with a prefix, in pages. The pages of a part of the keys, which have a longer prefix, are read one after the other: so etcd counts the keys of that
 // part in each request, and not all that follow. How long these prefixes are depends on how many keys the parts have.
-type Walk struct {
+type walk struct {
 	root, end string
 	// from is the first key that was not read. The first depth bytes of it are the prefix of the keys that are read next.
 	from  string
@@ -30,26 +30,26 @@ type Walk struct {
 	limit, read int
 }
 
-// NewWalk returns a Walk through all keys with a prefix.
-func NewWalk(root string) *Walk {
-	return &Walk{root: root, end: clientv3.GetPrefixRangeEnd(root), from: root, depth: len(root), limit: pageKeys}
+// newWalk returns a walk through all keys with a prefix.
+func newWalk(root string) *walk {
+	return &walk{root: root, end: clientv3.GetPrefixRangeEnd(root), from: root, depth: len(root), limit: pageKeys}
 }
 
 // IsOver reports whether all keys were read.
-func (w *Walk) IsOver() bool { return w.from >= w.end }
+func (w *walk) IsOver() bool { return w.from >= w.end }
 
 // Next returns the range of the next page and the number of its keys.
-func (w *Walk) Next() (from, end string, limit int64) {
+func (w *walk) Next() (from, end string, limit int64) {
 	return w.from, w.partEnd(), int64(w.limit)
 }
 
 // partEnd returns the end of the part that is being read.
-func (w *Walk) partEnd() string {
+func (w *walk) partEnd() string {
 	return min(w.end, clientv3.GetPrefixRangeEnd(w.from[:min(w.depth, len(w.from))]))
 }
 
 // Read records the answer to the request of Next.
-func (w *Walk) Read(page *clientv3.GetResponse) {
+func (w *walk) Read(page *clientv3.GetResponse) {
 	bytes := 0
 	for _, kv := range page.Kvs {
 		bytes += len(kv.Value)
@@ -80,7 +80,7 @@ func commonPrefix(a, b []byte) (n int) {
 }
 
 // Refused records that the client has refused an answer because of its size. It reports whether a smaller page may be accepted.
-func (w *Walk) Refused() (isSmaller bool) {
+func (w *walk) Refused() (isSmaller bool) {
 	isSmaller = w.limit > pageKeys
 	w.limit = pageKeys
 	return isSmaller

@@ -11,7 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// walked is the result of a Walk through keys.
+// walked is the result of a walk through keys.
 type walked struct {
 	keys []string
 	// requests is the number of requests, counted the number of keys that etcd counts for them.
@@ -21,7 +21,7 @@ type walked struct {
 // walkThrough reads sorted keys as etcd answers.
 func walkThrough(t *testing.T, root string, keys []string, value []byte) (result walked) {
 	t.Helper()
-	for w := NewWalk(root); !w.IsOver(); result.requests++ {
+	for w := newWalk(root); !w.IsOver(); result.requests++ {
 		from, end, limit := w.Next()
 		if from >= end || result.requests > 2*len(keys)+100 {
 			t.Fatalf("request %d reads from %q to %q", result.requests, from, end)
