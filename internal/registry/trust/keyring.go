@@ -128,8 +128,9 @@ type Keyring struct {
 
 	mu   sync.Mutex
 	pins map[string]*entry
-	// own are the keys of this cluster.
-	own []Key
+	// ownUID and own are the UID and the keys of this cluster.
+	ownUID string
+	own    []Key
 	// removed are the clusters whose pins have to be removed from the store.
 	removed map[string]struct{}
 }
@@ -160,11 +161,12 @@ func Load(ctx context.Context, cfg Config) (*Keyring, error) {
 	return k, nil
 }
 
-// AddOwn adds the keys of this cluster. Records that one of them has signed are this cluster's, under whichever ID: a cluster that is renamed reads those under its
-// previous ID, which may have been another cluster's before.
-func (k *Keyring) AddOwn(keys ...Key) {
+// AddOwn adds the keys of this cluster. Records with its UID that one of them has signed are this cluster's, under whichever ID: a cluster that is renamed reads those
+// under its previous ID, which may have been another cluster's before.
+func (k *Keyring) AddOwn(uid string, keys ...Key) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.ownUID = uid
 	for _, key := range keys {
 		if !slices.Contains(k.own, key) {
 			k.own = append(k.own, key)
@@ -187,8 +189,8 @@ const (
 // Presented is a key as a record presents it. The record must have been verified with it.
 type Presented struct {
 	// Registry is the name of the registry that has the record.
-	Registry, ClusterID string
-	Key                 Key
+	Registry, ClusterID, UID string
+	Key                      Key
 	// Succession is the signature of Key with the previous key, or "".
 	Succession string
 	// Silent reports whether the registry shows no heartbeat of the cluster for StaleAfter.
@@ -205,7 +207,7 @@ func (k *Keyring) Check(p Presented) (Verdict, error) {
 		}
 		return Refused, fmt.Errorf("it is signed with key %s, but --trusted-keys lists key %s for this cluster", p.Key, listed)
 	}
-	if slices.Contains(k.own, p.Key) {
+	if p.UID == k.ownUID && slices.Contains(k.own, p.Key) {
 		return Accepted, nil
 	}
 	if k.cfg.ListedOnly {

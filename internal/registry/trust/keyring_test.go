@@ -117,14 +117,18 @@ func TestCheck(t *testing.T) {
 			before: func(k *Keyring) { pin(key)(k); k.Forget("cls2") }, presented: Presented{Key: other}, want: Unknown},
 		"forgotten, same key": {
 			before: func(k *Keyring) { pin(key)(k); k.Forget("cls2") }, presented: Presented{Key: key}, want: Accepted},
-		"listed":                                {cfg: Config{Listed: map[string]Key{"cls2": key}}, presented: Presented{Key: key}, want: Accepted},
-		"another key than listed":               {cfg: Config{Listed: map[string]Key{"cls2": key}}, presented: Presented{Key: other}, want: Refused, wantErr: "--trusted-keys lists"},
-		"others listed":                         {cfg: Config{Listed: map[string]Key{"cls3": key}}, presented: Presented{Key: key}, want: Unknown},
-		"not listed, and only listed":           {cfg: Config{ListedOnly: true}, presented: Presented{Key: key}, want: Refused, wantErr: "does not list"},
-		"this cluster's, another key is pinned": {before: func(k *Keyring) { pin(key)(k); k.AddOwn(other) }, presented: Presented{Key: other}, want: Accepted},
-		"this cluster's, and only listed":       {cfg: Config{ListedOnly: true}, before: func(k *Keyring) { k.AddOwn(key) }, presented: Presented{Key: key}, want: Accepted},
+		"listed":                      {cfg: Config{Listed: map[string]Key{"cls2": key}}, presented: Presented{Key: key}, want: Accepted},
+		"another key than listed":     {cfg: Config{Listed: map[string]Key{"cls2": key}}, presented: Presented{Key: other}, want: Refused, wantErr: "--trusted-keys lists"},
+		"others listed":               {cfg: Config{Listed: map[string]Key{"cls3": key}}, presented: Presented{Key: key}, want: Unknown},
+		"not listed, and only listed": {cfg: Config{ListedOnly: true}, presented: Presented{Key: key}, want: Refused, wantErr: "does not list"},
+		"this cluster's, another key is pinned": {
+			before: func(k *Keyring) { pin(key)(k); k.AddOwn("own", other) }, presented: Presented{UID: "own", Key: other}, want: Accepted},
+		"this cluster has signed the record of another one": {
+			before: func(k *Keyring) { pin(key)(k); k.AddOwn("own", other) }, presented: Presented{UID: "uid-2", Key: other}, want: Refused, wantErr: "until now"},
+		"this cluster's, and only listed": {
+			cfg: Config{ListedOnly: true}, before: func(k *Keyring) { k.AddOwn("own", key) }, presented: Presented{UID: "own", Key: key}, want: Accepted},
 		"this cluster's, another key is listed": {
-			cfg: Config{Listed: map[string]Key{"cls2": other}}, before: func(k *Keyring) { k.AddOwn(key) }, presented: Presented{Key: key}, want: Refused, wantErr: "lists"},
+			cfg: Config{Listed: map[string]Key{"cls2": other}}, before: func(k *Keyring) { k.AddOwn("own", key) }, presented: Presented{UID: "own", Key: key}, want: Refused, wantErr: "lists"},
 		"listed overrides what is pinned": {
 			cfg: Config{Listed: map[string]Key{"cls2": other}}, before: pin(key), presented: Presented{Key: key}, want: Refused, wantErr: "lists"},
 	}
