@@ -369,7 +369,7 @@ func (a *actor) find(k int, exp *mcs.Export, index int) int {
 }
 
 // checkStale checks that no cluster comes to be taken for dead that is not: promise 4. One that has left writes no heartbeats: a cluster that could read neither its last
-// ones nor its farewell takes it for dead.
+// ones nor its farewell takes it for dead, and so does one that could not read a record before another user replaced it.
 func (a *actor) checkStale() {
 	a.trial.t.Helper()
 	stale := map[string]bool{}
@@ -384,7 +384,8 @@ func (a *actor) checkStale() {
 	}
 	for id := range stale {
 		beat, resumed := time.Since(a.trial.beat[id]), time.Since(a.trial.resumed[id])
-		if !a.stale[id] && beat < deadlySilence && resumed > late && !a.trial.saidFarewell(id) {
+		isReplaced := a.trial.changedAt[id].After(a.trial.resumed[id])
+		if !a.stale[id] && beat < deadlySilence && resumed > late && !a.trial.saidFarewell(id) && !isReplaced {
 			a.trial.fail("%s takes %s for dead, which gave a heartbeat %v ago", a.identity.ClusterID, id, beat)
 		}
 	}
@@ -555,7 +556,7 @@ func (tr *trial) settle(atLeast time.Duration) bool {
 	tr.t.Helper()
 	patience := 3 * defaultTimes().Audit
 	if tr.shows {
-		patience = 10 * time.Minute // a service of the view that was refused is tried again so seldom
+		patience = 12 * time.Minute // a service of the view that was refused is tried again after ten, and a share is noticed within a minute
 	}
 	for began := time.Now(); ; time.Sleep(2 * time.Second) {
 		for _, a := range tr.clusters {
