@@ -158,6 +158,7 @@ func (a *actor) asCluster(cfg *Config) {
 		cfg.Joined = a.joinedAt
 	}
 	cfg.wall = func() time.Time { return time.Now().Add(skew) }
+	cfg.Keyring.AddOwn(a.alias.identity.ClusterID, signerOf(a.identity.UID).Key()) // as the keyring that both registries of a controller share
 	cfg.InstanceView = a.shows
 	cfg.Wanted, cfg.UsedNamespaces = a.trial.usage[a.number].wants, a.trial.usage[a.number].names
 }

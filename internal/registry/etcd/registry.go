@@ -117,7 +117,7 @@ func newRegistry(client *Client, cfg Config, timings timings) (*Registry, error)
 		return nil, err
 	}
 	if !cfg.ReadOnly {
-		cfg.Keyring.AddOwn(cfg.Identity.UID, cfg.Signer.Keys()...)
+		cfg.Keyring.AddOwn(cfg.Identity.ClusterID, cfg.Signer.Keys()...)
 	}
 	store := &store{
 		client: client, id: cfg.Identity.ClusterID,

@@ -402,7 +402,7 @@ func (s *state) checkKey(m signedMember, a author, id string) error {
 		}
 		return nil
 	}
-	_, err := s.keyring.Check(trust.Presented{Registry: s.name, ClusterID: id, UID: a.uid, Key: a.key, Succession: m.Succession, Silent: s.liveness.IsStale(id)})
+	_, err := s.keyring.Check(trust.Presented{Registry: s.name, ClusterID: id, Key: a.key, Succession: m.Succession, Silent: s.liveness.IsStale(id)})
 	return err
 }
 

@@ -128,9 +128,8 @@ type Keyring struct {
 
 	mu   sync.Mutex
 	pins map[string]*entry
-	// ownUID and own are the UID and the keys of this cluster.
-	ownUID string
-	own    []Key
+	// own are the keys of this cluster, by the IDs that it has.
+	own map[string][]Key
 	// removed are the clusters whose pins have to be removed from the store.
 	removed map[string]struct{}
 }
@@ -147,7 +146,7 @@ type entry struct {
 // Load returns the Keyring with the stored pins.
 func Load(ctx context.Context, cfg Config) (*Keyring, error) {
 	cfg.MaxPins = cmp.Or(cfg.MaxPins, defaultMaxPins)
-	k := &Keyring{cfg: cfg, pins: map[string]*entry{}, removed: map[string]struct{}{}}
+	k := &Keyring{cfg: cfg, pins: map[string]*entry{}, own: map[string][]Key{}, removed: map[string]struct{}{}}
 	if cfg.Store == nil {
 		return k, nil
 	}
@@ -161,17 +160,12 @@ func Load(ctx context.Context, cfg Config) (*Keyring, error) {
 	return k, nil
 }
 
-// AddOwn adds the keys of this cluster. Records with its UID that one of them has signed are this cluster's, under whichever ID: a cluster that is renamed reads those
-// under its previous ID, which may have been another cluster's before.
-func (k *Keyring) AddOwn(uid string, keys ...Key) {
+// AddOwn adds the keys that this cluster has under an ID. While it is renamed it has two, and reads its own records under the previous one, which may have been
+// another cluster's before.
+func (k *Keyring) AddOwn(clusterID string, keys ...Key) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.ownUID = uid
-	for _, key := range keys {
-		if !slices.Contains(k.own, key) {
-			k.own = append(k.own, key)
-		}
-	}
+	k.own[clusterID] = slices.Clone(keys)
 }
 
 // Verdict is the result of Keyring.Check.
@@ -189,8 +183,8 @@ const (
 // Presented is a key as a record presents it. The record must have been verified with it.
 type Presented struct {
 	// Registry is the name of the registry that has the record.
-	Registry, ClusterID, UID string
-	Key                      Key
+	Registry, ClusterID string
+	Key                 Key
 	// Succession is the signature of Key with the previous key, or "".
 	Succession string
 	// Silent reports whether the registry shows no heartbeat of the cluster for StaleAfter.
@@ -207,7 +201,7 @@ func (k *Keyring) Check(p Presented) (Verdict, error) {
 		}
 		return Refused, fmt.Errorf("it is signed with key %s, but --trusted-keys lists key %s for this cluster", p.Key, listed)
 	}
-	if p.UID == k.ownUID && slices.Contains(k.own, p.Key) {
+	if slices.Contains(k.own[p.ClusterID], p.Key) {
 		return Accepted, nil
 	}
 	if k.cfg.ListedOnly {

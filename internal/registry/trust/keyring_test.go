@@ -84,7 +84,7 @@ func load(t *testing.T, cfg Config) *Keyring {
 }
 
 func acceptedRecord(key Key, heartbeat int64, farewell bool) Record {
-	return Record{Registry: "a", ClusterID: "cls2", UID: "uid-2", Key: key, At: Time{Heartbeat: heartbeat}, Farewell: farewell}
+	return Record{Registry: "a", ClusterID: "cls2", Key: key, At: Time{Heartbeat: heartbeat}, Farewell: farewell}
 }
 
 func TestCheck(t *testing.T) {
@@ -122,13 +122,13 @@ func TestCheck(t *testing.T) {
 		"others listed":               {cfg: Config{Listed: map[string]Key{"cls3": key}}, presented: Presented{Key: key}, want: Unknown},
 		"not listed, and only listed": {cfg: Config{ListedOnly: true}, presented: Presented{Key: key}, want: Refused, wantErr: "does not list"},
 		"this cluster's, another key is pinned": {
-			before: func(k *Keyring) { pin(key)(k); k.AddOwn("own", other) }, presented: Presented{UID: "own", Key: other}, want: Accepted},
+			before: func(k *Keyring) { pin(key)(k); k.AddOwn("cls2", other) }, presented: Presented{Key: other}, want: Accepted},
 		"this cluster has signed the record of another one": {
-			before: func(k *Keyring) { pin(key)(k); k.AddOwn("own", other) }, presented: Presented{UID: "uid-2", Key: other}, want: Refused, wantErr: "until now"},
+			before: func(k *Keyring) { pin(key)(k); k.AddOwn("cls1", other) }, presented: Presented{Key: other}, want: Refused, wantErr: "until now"},
 		"this cluster's, and only listed": {
-			cfg: Config{ListedOnly: true}, before: func(k *Keyring) { k.AddOwn("own", key) }, presented: Presented{UID: "own", Key: key}, want: Accepted},
+			cfg: Config{ListedOnly: true}, before: func(k *Keyring) { k.AddOwn("cls2", key) }, presented: Presented{Key: key}, want: Accepted},
 		"this cluster's, another key is listed": {
-			cfg: Config{Listed: map[string]Key{"cls2": other}}, before: func(k *Keyring) { k.AddOwn("own", key) }, presented: Presented{UID: "own", Key: key}, want: Refused, wantErr: "lists"},
+			cfg: Config{Listed: map[string]Key{"cls2": other}}, before: func(k *Keyring) { k.AddOwn("cls2", key) }, presented: Presented{Key: key}, want: Refused, wantErr: "lists"},
 		"listed overrides what is pinned": {
 			cfg: Config{Listed: map[string]Key{"cls2": other}}, before: pin(key), presented: Presented{Key: key}, want: Refused, wantErr: "lists"},
 	}
@@ -307,14 +307,14 @@ func TestRun_SavesDeletedPins(t *testing.T) {
 func TestPin_Merged(t *testing.T) {
 	key, other := signer(t, 1).Key(), signer(t, 2).Key()
 	at := func(heartbeat int64) map[string]Time { return map[string]Time{"a": {Heartbeat: heartbeat}} }
-	own := Pin{Key: key, UID: "own", Last: at(2)}
+	own := Pin{Key: key, Last: at(2)}
 	for name, tt := range map[string]struct{ own, stored, want Pin }{
 		"none is stored":                  {own, Pin{}, own},
 		"stored is earlier":               {own, Pin{Key: key, UID: "stored", Last: at(1), Left: true}, own},
 		"stored is later":                 {own, Pin{Key: key, UID: "stored", Last: at(3), Left: true}, Pin{Key: key, UID: "stored", Last: at(3), Left: true}},
 		"the same, and forgotten here":    {Pin{Key: key, Last: at(2), Forgotten: true}, own, Pin{Key: key, Last: at(2), Forgotten: true}},
 		"stored has another key":          {own, Pin{Key: other, UID: "stored", Last: at(3)}, own},
-		"stored has another registry":     {own, Pin{Key: key, Last: map[string]Time{"b": {Heartbeat: 1}}}, Pin{Key: key, UID: "own", Last: map[string]Time{"a": {Heartbeat: 2}, "b": {Heartbeat: 1}}}},
+		"stored has another registry":     {own, Pin{Key: key, Last: map[string]Time{"b": {Heartbeat: 1}}}, Pin{Key: key, Last: map[string]Time{"a": {Heartbeat: 2}, "b": {Heartbeat: 1}}}},
 		"own has another registry":        {own, Pin{Key: key, Last: map[string]Time{"b": {Heartbeat: 3}}}, Pin{Key: key, Last: map[string]Time{"a": {Heartbeat: 2}, "b": {Heartbeat: 3}}}},
 		"own has no records, stored some": {Pin{Key: key}, own, own},
 		"stored has no records":           {own, Pin{Key: key}, own},

@@ -202,7 +202,7 @@ func newCatalogs(cfg Config) *catalogs {
 	}
 	if cfg.Signer != nil {
 		c.ownKeys = cfg.Signer.Keys()
-		cfg.Keyring.AddOwn(cfg.Identity.UID, c.ownKeys...)
+		cfg.Keyring.AddOwn(cfg.Identity.ClusterID, c.ownKeys...)
 		for _, key := range c.ownKeys {
 			c.addAuthor(format.Author{ClusterSetID: cfg.Identity.ClusterSetID, ClusterID: cfg.Identity.ClusterID, UID: cfg.Identity.UID, Key: key})
 		}
@@ -439,7 +439,7 @@ func (c *catalogs) memberWithNewKey(now time.Time, cluster *catalog, r format.Me
 
 // check returns the verdict about the key of a record: whether it is the cluster's.
 func (c *catalogs) check(id string, r format.Member) (trust.Verdict, error) {
-	return c.keyring.Check(trust.Presented{Registry: c.registry, ClusterID: id, UID: r.UID, Key: r.Key, Succession: r.Succession, Silent: c.liveness.IsStale(id)})
+	return c.keyring.Check(trust.Presented{Registry: c.registry, ClusterID: id, Key: r.Key, Succession: r.Succession, Silent: c.liveness.IsStale(id)})
 }
 
 // accept observes a record in service members that the cluster signed, and reports whether it is a new heartbeat.

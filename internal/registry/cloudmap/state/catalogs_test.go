@@ -407,6 +407,7 @@ func TestFarewell(t *testing.T) {
 // Else its farewell would not count, and imports that name the previous ID would stay.
 func TestFarewellOfPreviousID(t *testing.T) {
 	s := newStory(t) // the key of the ID is that of another cluster
+	s.catalogs.keyring.AddOwn("cls2", signerOf(cls1.UID).Key())
 	s.record.UID, s.record.Key = cls1.UID, signerOf(cls1.UID).Key()
 	s.members(s.record)
 	if list := s.catalogs.list(); len(list) != 1 || list[0].UID != cls1.UID || len(list[0].Problems) > 0 {
