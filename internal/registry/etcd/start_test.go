@@ -102,11 +102,11 @@ func TestRegistry_HeartbeatsBeforeFirstList(t *testing.T) {
 		// meanwhile happens while nothing is listed.
 		meanwhile func(*testing.T, *testStore, *Registry)
 	}{
-		"the previous process has ended":                 {},
-		"the same, and the list is of before the claim":  {lateAnswers: true},
-		"the same, and this one exports nothing":         {isEmpty: true},
-		"the previous process goes on":                   {isRunning: true},
-		"the same, and its list is of before the claim ": {isRunning: true, lateAnswers: true},
+		"the previous process has ended":                  {},
+		"the same, and the list is of before the claim":   {lateAnswers: true},
+		"the same, and this one exports nothing":          {isEmpty: true},
+		"the previous process goes on":                    {isRunning: true},
+		"it goes on, and the list is of before the claim": {isRunning: true, lateAnswers: true},
 		"the lease expires": {meanwhile: func(t *testing.T, s *testStore, next *Registry) {
 			lease := next.writer.session.currentLease()
 			if _, err := s.Root().Revoke(t.Context(), clientv3.LeaseID(lease)); err != nil {

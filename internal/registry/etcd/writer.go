@@ -270,7 +270,7 @@ func (w *writer) nextTask(now time.Time) (task, error) {
 	return w.session.nextTask(now, w.mirror.ownKeys())
 }
 
-// maxAlone is how long a process writes heartbeats before its first list. Lists of 1,000 controllers that start at once on two cores took up to 10 minutes
+// maxAlone is how long a process writes heartbeats before its first list. Lists of 1,000 controllers that start at once on two cores took up to 14 minutes
 // (docs/etcd.md). A cluster whose exports cannot change for longer, because its list never ends, is stale for the others.
 const maxAlone = 30 * time.Minute
 
