@@ -664,6 +664,42 @@ func TestRestart_CloneWithoutPages(t *testing.T) {
 	})
 }
 
+// TestRestart_CloneAfterBackup: another user writes an earlier page of a cluster again, which lacks an export, and before the cluster has found that, a clone starts that
+// does not have the export either. The clone must not announce the page that it finds: the record of the cluster had announced another one.
+func TestRestart_CloneAfterBackup(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+		v := &otherWriter{simulation: w}
+		joined := time.Now()
+		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
+		first, second := webExport("cls1", 0, 1), webExport("cls1", 1, 1)
+		for i := 2; format.PageOf(second.Key) != format.PageOf(first.Key); i++ {
+			second = webExport("cls1", i, 1)
+		}
+		publish(t, exporter.Registry, first)
+		w.until(time.Minute, "the export is known", sees(t, importer.Registry, first))
+		v.remember()
+		publish(t, exporter.Registry, second)
+		w.until(time.Minute, "both exports are known", sees(t, importer.Registry, second))
+		time.Sleep(time.Minute) // longer than reads are late
+		v.put(format.CatalogName("cls1"), format.PartID(format.PageOf(first.Key), 0), nil)
+
+		w.ids.copyTo("cls1", "cls1clone")
+		clone := w.beginAs("cls1clone", cls1, nil, func(cfg *Config) {
+			cfg.Joined, cfg.AwaitsAll = joined, true
+			cfg.wall = func() time.Time { return time.Now().Add(time.Minute) } // its records are later
+		})
+		publish(t, clone.Registry, first)
+		clone.PublishedAll()
+		for began := time.Now(); time.Since(began) < 2*time.Minute; time.Sleep(20 * time.Millisecond) {
+			if !sees(t, importer.Registry, second)() {
+				t.Fatalf("after %v the other cluster does not see the export", time.Since(began))
+			}
+		}
+	})
+}
+
 // TestRestartWithForgedRecord has a controller start when another member has replaced its record and a page. The page does not become its own.
 func TestRestartWithForgedRecord(t *testing.T) {
 	warmUp(t)

@@ -330,6 +330,14 @@ func (c *claim) observeEarlier(now time.Time, shown format.Member) {
 	}
 }
 
+// announcedOther reports whether the record of the other process that was replaced announced another page than the one that is shown, which is not a later one: another
+// user has written it again, and it may lack what the other process exports.
+func (c *claim) announcedOther(page int, shown *pageState) bool {
+	announced := c.taken.Pages[page]
+	isPage := announced != "" && announced != format.UnwrittenDigest
+	return isPage && c.isOurs(c.taken) && shown.digest != announced && shown.generation <= c.taken.Generation
+}
+
 // acquire claims the ID in place of a record.
 func (c *claim) acquire(now time.Time, taken format.Member) {
 	c.state, c.claimed, c.rival, c.taken, c.owner = Acquiring, now, format.Member{}, taken, format.Member{}

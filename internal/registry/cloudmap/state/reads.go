@@ -572,11 +572,13 @@ func (s *Reads) adoptPages(now time.Time, changed engine.Keys) {
 		if s.outbox.pages[i].adopted {
 			continue
 		}
-		switch page := &shown.pages[i]; {
-		case page.read && !page.lost:
+		page := &shown.pages[i]
+		isFound := page.read && !page.lost
+		switch isYoung := s.claim.isYoung(); {
+		case isFound && !(isYoung && s.claim.announcedOther(i, page)):
 			s.outbox.adopt(i, page)
-		case s.claim.isYoung():
-			continue // what cannot be read may be what another process exports
+		case isYoung:
+			continue // the page that is not found may be what another process exports
 		case page.unjoined > 0 && s.outbox.hasAll, // nothing of it is needed
 			page.unjoined > eagerRetries && now.Sub(s.heldSince) >= s.cfg.Intervals.Adopt: // failed requests show nothing of it
 			s.log.Info("Rebuilding a page of the previous process that cannot be read", "page", format.PageName(i), "error", page.trouble)
