@@ -378,7 +378,7 @@ func (a *actor) checkStale() {
 			stale[id] = true
 		}
 	}
-	late := maxLag // until it is seen that another writer is back
+	late := maxLag + api.RequestTimeout // until it is seen that another writer is back: one read may have no answer
 	if a.trial.udp != nil {
 		late += settings.PollIntervalWithNotifications
 	}
