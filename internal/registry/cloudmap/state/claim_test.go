@@ -37,6 +37,33 @@ func farewellOf(uid string, heartbeat int64) *format.Member {
 	return r
 }
 
+// TestClaim_AnnouncedOther: pages that are found while the claim is young are not those of another process if its record announces other ones.
+func TestClaim_AnnouncedOther(t *testing.T) {
+	found := pageState{digest: "earlier", generation: 7}
+	for name, tt := range map[string]struct {
+		uid, announced string
+		generation     int64
+		want           bool
+	}{
+		"another page":                     {uid: cls1.UID, announced: "later", generation: 9, want: true},
+		"another page of one generation":   {uid: cls1.UID, announced: "later", generation: 7, want: true},
+		"this page":                        {uid: cls1.UID, announced: "earlier", generation: 9},
+		"a page of before":                 {uid: cls1.UID, announced: "first", generation: 6},
+		"no page":                          {uid: cls1.UID, generation: 9},
+		"a page that is not written":       {uid: cls1.UID, announced: format.UnwrittenDigest, generation: 9},
+		"another page, by another cluster": {uid: "uid-2", announced: "later", generation: 9},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, taken := testClaim(), claimRecord(tt.uid, 0, 5)
+			taken.Pages[3], taken.Generation = tt.announced, tt.generation
+			c.acquire(claimBegan, *taken)
+			if got := c.announcedOther(3, &found); got != tt.want {
+				t.Errorf("got %t, want %t", got, tt.want)
+			}
+		})
+	}
+}
+
 // TestClaim_ReturnsAfterOwnLateWrite: a cluster gives way to a rival, and a late write of its own replaces the rival's record. If the rival writes none any
 // more, as one that another member has forged, the cluster claims the ID again.
 func TestClaim_ReturnsAfterOwnLateWrite(t *testing.T) {
