@@ -394,12 +394,12 @@ func (c *catalogs) unannounced() {
 func (c *catalogs) member(now time.Time, instance api.Instance, changed engine.Keys) (beats bool) {
 	id := instance.ID
 	cluster := c.cluster(id)
-	isNew := cluster.shown == nil
-	if isNew && !cluster.hasRecord {
-		cluster.copyAt, cluster.copyFailures = time.Time{}, 0 // seek may have increased them before the cluster joined
-	}
+	isNew, before := cluster.shown == nil, cluster.parsed
 	differs := c.parse(cluster, instance)
 	r := cluster.parsed
+	if !cluster.hasRecord && (isNew || r.Key != before.Key || r.Process != before.Process) {
+		cluster.copyAt, cluster.copyFailures = time.Time{}, 0 // seek, or an old record without a catalog, may have increased them before the cluster joined
+	}
 	cluster.problem, cluster.unproven, cluster.isMissing = "", nil, true
 	if err := cluster.parseErr; err != nil {
 		cluster.problem = registry.RefusedProblem("the member record", err)

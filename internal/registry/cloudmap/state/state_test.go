@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
@@ -392,6 +393,41 @@ func TestNewClusterIsReadUntilProven(t *testing.T) {
 	if s.catalogs.clusters["cls2"] != nil {
 		t.Error("it is known although its record is gone, and no other one was believed")
 	}
+}
+
+// TestNewClusterIsReadAfterOldRecord: service members shows an old record of a cluster whose catalog does not exist, so that its catalog is read every 8 minutes. When
+// the cluster joins, its catalog is read at once, and not for each of its heartbeats.
+func TestNewClusterIsReadAfterOldRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(testConfig())
+		signer := signerOf("uid-2")
+		old := format.Member{
+			ClusterID: "cls2", ClusterSetID: "set1", UID: "uid-2", Key: signer.Key(), Joined: time.Now(), Generation: 100, Heartbeat: 1, Process: "1-cls2",
+		}
+		// reads returns the number of reads of the catalog within a minute.
+		reads := func(record format.Member) (n int) {
+			for range 60 {
+				record.Heartbeat++
+				s.Reads.ObserveMembers([]api.Instance{record.Instance(signer)}, engine.Keys{})
+				for _, read := range s.Reads.StaleReads(time.Now()) {
+					if read.ClusterID == "cls2" && read.Record {
+						s.Reads.ObserveRecordCopy(time.Now(), "cls2", nil)
+						n++
+					}
+				}
+				time.Sleep(time.Second)
+			}
+			return n
+		}
+		for range 30 {
+			reads(old)
+		}
+		joined := old
+		joined.Process, joined.Heartbeat = "2-cls2", 10_000
+		if n := reads(joined); n < eagerRetries || n > 10 {
+			t.Errorf("%d reads of the catalog in the minute after the cluster joined, want %d to 10", n, eagerRetries)
+		}
+	})
 }
 
 // Without peer notifications, without the claim, or with something that the registry does not show yet, this cluster polls often: no notification
