@@ -104,11 +104,11 @@ unit: build bin/helm bin/promtool ## Run the tests that need no cluster (a real 
 	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 REQUIRE_HELM=1 REQUIRE_PROMTOOL=1 go test -timeout 40m ./api/... ./cloudmaplocal/... ./cmd/... ./deploy/... ./hack/... ./internal/... ./test/attack ./test/bench ./test/clusterset ./test/demo ./test/docs ./test/fleet ./test/matrix ./test/tutorial
 	cd testbed && go test -timeout 15m ./...
 
-# On its own: its etcd processes use both cores for two minutes, and tests in real time beside it would wait for them.
+# On their own and one after the other: each uses both cores for minutes, and tests in real time beside it would wait for it.
 .PHONY: faults
-faults: build ## Run 20,000 steps of the random fault test on etcd
+faults: build ## Run 20,000 steps of the random fault test on each registry
 	bin/testbed build
-	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 FAULTS_STEPS=20000 FAULTS_RUNS=8 go test -count=1 -timeout 20m ./internal/registry/etcd -run '^TestRandomFaults$$'
+	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 FAULTS_STEPS=20000 FAULTS_RUNS=8 go test -count=1 -p 1 -timeout 30m ./internal/registry/etcd ./internal/registry/cloudmap -run '^TestRandomFaults$$'
 
 # Debian's Chromium. Not part of the list of the testbed, whose packages every machine with clusters needs.
 .PHONY: browser

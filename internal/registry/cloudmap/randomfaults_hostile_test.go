@@ -271,7 +271,7 @@ func (tr *trial) forgeCopy(a *actor) {
 		return
 	}
 	forged := tr.forged(r)
-	tr.forgedCopies[a] = true
+	tr.forgedCopies[a] = time.Now()
 	_, _ = tr.admin.RegisterInstance(context.Background(), s[format.CatalogName(a.identity.ClusterID)].ID, format.CopyOf(forged))
 	if tr.hostile.IntN(2) == 0 {
 		_, _ = tr.admin.RegisterInstance(context.Background(), s[format.MembersService].ID, forged)
@@ -301,12 +301,14 @@ func (tr *trial) clearForgedCopies() {
 	}
 }
 
-// clearForgedCopy removes the forged copy of a cluster's record, if there is one.
+// clearForgedCopy removes the forged copy of a cluster's record, if there is one, once a list shows it.
 func (tr *trial) clearForgedCopy(a *actor) {
-	if !tr.forgedCopies[a] {
+	forgedAt, isForgery := tr.forgedCopies[a]
+	if !isForgery {
 		return
 	}
 	delete(tr.forgedCopies, a)
+	time.Sleep(maxLag - time.Since(forgedAt))
 	s, _ := tr.controlServices()
 	isOfCluster := func(i api.Instance) bool {
 		return (i.ID == a.identity.ClusterID || i.ID == format.CopyID) && isForged(i)

@@ -411,10 +411,13 @@ func (tr *trial) beginClone(a *actor) {
 	}
 	key := cloneKey(id)
 	tr.ids.copyTo(id, key)
-	// The later process gives way. Which one it is only the clocks say.
+	// The later process gives way. Which one it is only the clocks say. What the clone before it has written may still be seen.
+	wasContested := a.isContested()
 	a.clonedAt = time.Now()
 	for k := range allKeys {
-		a.cloned[k] = len(a.memories[k]) - 1
+		if latest := len(a.memories[k]) - 1; !wasContested || latest < a.cloned[k] {
+			a.cloned[k] = latest
+		}
 	}
 	a.clone = tr.create(key, a.identity, tr.takingPart, a.asCluster, func(cfg *Config) { cfg.Joined = a.joinedAt })
 	a.publishAll(a.clone.Registry, func(int) bool { return tr.hostile.IntN(4) > 0 })

@@ -108,8 +108,8 @@ type trial struct {
 	// hidden are the clusters that do not see the clusterset's namespace. hideMu guards it.
 	hideMu sync.Mutex
 	hidden map[string]hiding
-	// forgedCopies are the clusters whose copy of the record another member has replaced. backup has the instances of a time, by service.
-	forgedCopies map[*actor]bool
+	// forgedCopies has the time at which another member has replaced the copy of a cluster's record. backup has the instances of a time, by service.
+	forgedCopies map[*actor]time.Time
 	backup       map[string][]api.Instance
 
 	// writtenMu guards what the clusters have written: services are the IDs of their services, by name, and written are instances for
@@ -216,7 +216,7 @@ func newTrial(t *testing.T, seed uint64) *trial {
 		rnd: rnd, hostile: rand.New(rand.NewPCG(seed, 2)),
 		down: map[string]bool{}, beats: map[string]int64{}, shownBeats: map[string]string{}, beat: map[string]time.Time{}, resumed: map[string]time.Time{},
 		shows: seed%2 == 1, marks: seed%4 == 3, foreign: map[string]map[string]map[string]string{}, left: map[string]bool{}, hidden: map[string]hiding{},
-		forgedCopies: map[*actor]bool{}, services: map[string]string{}, written: map[writtenKind][]writtenInstance{}, recorded: map[string]time.Time{},
+		forgedCopies: map[*actor]time.Time{}, services: map[string]string{}, written: map[writtenKind][]writtenInstance{}, recorded: map[string]time.Time{},
 		ownBeats: map[string]int64{}, cloneBeats: map[string]int64{},
 		cloneRecorded: map[string]time.Time{}, answered: map[string]time.Time{}, changedAt: map[string]time.Time{}, deletedAt: map[string]time.Time{},
 		hasLeft: map[string]bool{}, lostFarewells: map[string]bool{},
