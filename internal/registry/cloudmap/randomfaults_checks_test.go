@@ -311,7 +311,7 @@ func (a *actor) isContested() bool {
 		return true
 	}
 	last := tr.cloneRecorded[id]
-	if last.Before(a.clonedAt) || last.Sub(a.clonedAt) >= contest {
+	if last.Before(a.contestedSince) || last.Sub(a.clonedAt) >= contest {
 		return false
 	}
 	answered := tr.answered[id]
@@ -320,7 +320,7 @@ func (a *actor) isContested() bool {
 
 // wasAlone reports whether the other clusters may see what the clone has withdrawn, because it took the cluster for ended.
 func (a *actor) wasAlone() bool {
-	return time.Since(a.aloneAt) < contest || !a.aloneAt.Before(a.clonedAt) && a.isContested()
+	return time.Since(a.aloneAt) < contest || !a.aloneAt.Before(a.contestedSince) && a.isContested()
 }
 
 // floor is the index of the earliest version of export k that others may see after the one with this index.

@@ -413,7 +413,12 @@ func (tr *trial) beginClone(a *actor) {
 	tr.ids.copyTo(id, key)
 	// The later process gives way. Which one it is only the clocks say. What the clone before it has written may still be seen.
 	wasContested := a.isContested()
-	a.clonedAt = time.Now()
+	if a.clonedAt = time.Now(); !wasContested {
+		a.contestedSince = a.clonedAt
+	}
+	if tr.deletedAt[id].After(tr.lastRecorded(id)) {
+		a.aloneAt = a.clonedAt
+	}
 	for k := range allKeys {
 		if latest := len(a.memories[k]) - 1; !wasContested || latest < a.cloned[k] {
 			a.cloned[k] = latest

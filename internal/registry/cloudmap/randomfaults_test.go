@@ -168,13 +168,13 @@ type actor struct {
 	confirmedAt    time.Time
 	// isRetired is set while the cluster has the other ID. isLeaving is set until the farewell under this ID is written.
 	isRetired, isLeaving bool
-	// clone is another process with the same identity and key, nil without one. clonedAt is the time at which the last one started, and cloned the index of each key in
-	// memories then.
-	clone    *process
-	clonedAt time.Time
-	// aloneAt is the time at which the cluster was last silent beside its clone, or another user has deleted its record then.
+	// clone is another process with the same identity and key, nil without one. clonedAt is the time at which the last one started. contestedSince is that of the first of
+	// several whose records may still count, and cloned the index of each key in memories then.
+	clone                    *process
+	clonedAt, contestedSince time.Time
+	cloned                   [allKeys]int
+	// aloneAt is the time at which the cluster was last silent beside its clone, or had no record because another user had deleted it.
 	aloneAt time.Time
-	cloned  [allKeys]int
 	// process is the controller that runs, nil when none does. comesBack is the time at which the next one starts.
 	process   *process
 	comesBack time.Time
