@@ -29,8 +29,8 @@ func (tr *trial) vandalise() {
 	admin, ctx := tr.admin, context.Background()
 	victim := tr.clusters[tr.rnd.IntN(machines)].identity.ClusterID
 	switch tr.rnd.IntN(4) {
-	case 0: // a part of a page is deleted
-		tr.deleteOne(admin, s[format.CatalogName(victim)])
+	case 0: // a part of a page or the copy of a record is deleted
+		tr.deleteOne(victim, s[format.CatalogName(victim)])
 	case 1: // a record is deleted
 		_ = admin.DeregisterInstance(ctx, s[format.MembersService].ID, victim)
 		tr.noteDeletedRecord(s[format.MembersService], api.Instance{ID: victim})
@@ -56,15 +56,18 @@ func (tr *trial) controlServices() (services map[string]api.Service, ok bool) {
 	return services, services[format.MembersService].ID != ""
 }
 
-func (tr *trial) deleteOne(admin *api.Client, s api.Service) {
+// deleteOne deletes one of the instances of a cluster's catalog.
+func (tr *trial) deleteOne(id string, s api.Service) {
 	if s.ID == "" {
 		return
 	}
-	instances, err := admin.ListInstances(context.Background(), s)
+	instances, err := tr.admin.ListInstances(context.Background(), s)
 	if err != nil || len(instances) == 0 {
 		return
 	}
-	_ = admin.DeregisterInstance(context.Background(), s.ID, instances[tr.rnd.IntN(len(instances))].ID)
+	if deleted := instances[tr.rnd.IntN(len(instances))].ID; deleted != format.CopyID || !tr.needsCopy(id) {
+		_ = tr.admin.DeregisterInstance(context.Background(), s.ID, deleted)
+	}
 }
 
 // The operations of another user of Cloud Map. Any of their requests may fail; what was done until then is done.
