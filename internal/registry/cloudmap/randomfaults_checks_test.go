@@ -302,7 +302,7 @@ func (a *actor) writeImports() {
 // writes its pages again after its first record that followed the last one of the clone. For so long the registry has signed records of both, and their key is the same.
 const contest = time.Minute
 
-// isContested reports whether the other clusters may see what the clone has written. A clone that goes on for longer than contest gets no allowance for that.
+// isContested reports whether the other clusters may see what a clone has written. A clone that goes on for longer than contest gets no allowance for that.
 func (a *actor) isContested() bool {
 	tr, id := a.trial, a.identity.ClusterID
 	tr.writtenMu.Lock()

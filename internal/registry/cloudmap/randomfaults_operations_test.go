@@ -405,7 +405,7 @@ func (tr *trial) isUsed(a *actor, k int, s api.Service, id string) (bool, error)
 // wants what the cluster wants now, or less.
 func (tr *trial) beginClone(a *actor) {
 	id := a.identity.ClusterID
-	isLive := a.process != nil && time.Since(tr.beat[id]) < 5*time.Second && time.Since(a.process.began) > time.Minute && len(tr.down) == 0 && len(tr.slow) == 0
+	isLive := a.process != nil && time.Since(tr.lastRecorded(id)) < 5*time.Second && time.Since(a.process.began) > time.Minute && len(tr.down) == 0 && len(tr.slow) == 0
 	if !isLive || a.clone != nil || a.becomes != nil || a == tr.clusters[0] && tr.twin != nil || tr.isHidden(a) {
 		return
 	}
@@ -416,7 +416,7 @@ func (tr *trial) beginClone(a *actor) {
 	if a.clonedAt = time.Now(); !wasContested {
 		a.contestedSince = a.clonedAt
 	}
-	if tr.deletedAt[id].After(tr.lastRecorded(id)) {
+	if deleted := tr.deletedAt[id]; deleted.After(tr.lastRecorded(id)) || time.Since(deleted) < 5*time.Second { // reads are late
 		a.aloneAt = a.clonedAt
 	}
 	for k := range allKeys {

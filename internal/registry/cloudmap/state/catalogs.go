@@ -116,6 +116,8 @@ type catalog struct {
 	// copyAt is the time from which the copy of the record may be read again, copyFailures the number of reads in a row that showed none.
 	copyAt       time.Time
 	copyFailures int
+	// joinedAt is the time at which these were last reset for the first record of a process.
+	joinedAt time.Time
 	// isCopyTried is set after the first read of the copy.
 	isCopyTried bool
 	// beats is set if the copy had a heartbeat since the last read of the members.
@@ -397,8 +399,10 @@ func (c *catalogs) member(now time.Time, instance api.Instance, changed engine.K
 	isNew, before := cluster.shown == nil, cluster.parsed
 	differs := c.parse(cluster, instance)
 	r := cluster.parsed
-	if !cluster.hasRecord && (isNew || r.Key != before.Key || r.Process != before.Process) {
-		cluster.copyAt, cluster.copyFailures = time.Time{}, 0 // seek, or an old record without a catalog, may have increased them before the cluster joined
+	isOther := r.Key != before.Key || r.Process != before.Process
+	if !cluster.hasRecord && (isNew || isOther && now.Sub(cluster.joinedAt) >= c.staleAfter/copyReads) {
+		// seek, or an old record without a catalog, may have increased them before the cluster joined
+		cluster.copyAt, cluster.copyFailures, cluster.joinedAt = time.Time{}, 0, now
 	}
 	cluster.problem, cluster.unproven, cluster.isMissing = "", nil, true
 	if err := cluster.parseErr; err != nil {

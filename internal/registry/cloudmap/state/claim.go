@@ -330,12 +330,13 @@ func (c *claim) observeEarlier(now time.Time, shown format.Member) {
 	}
 }
 
-// announcedOther reports whether the record of the other process that was replaced announced another page than the one that is shown, which is not a later one: another
-// user has written it again, and it may lack what the other process exports.
-func (c *claim) announcedOther(page int, shown *pageState) bool {
-	announced := c.taken.Pages[page]
-	isPage := announced != "" && announced != format.UnwrittenDigest
-	return isPage && c.isOurs(c.taken) && shown.digest != announced && shown.generation <= c.taken.Generation
+// announcedOther reports whether the latest record of another process that was read announces another page than the one that is shown, which is an earlier one: another
+// user has written it again, and it may lack what the other process exports. After rivalSilence another process would have shown, however late the reads are.
+func (c *claim) announcedOther(now time.Time, page int, shown *pageState) bool {
+	announced := c.other.Pages[page]
+	isPage := announced != "" && announced != format.UnwrittenDigest && c.isOurs(c.other)
+	// A page of the generation of the record is later than the announced one: its write had no answer when the record was written.
+	return isPage && shown.digest != announced && shown.generation < c.other.Generation && now.Sub(c.claimed) < c.rivalSilence
 }
 
 // acquire claims the ID in place of a record.

@@ -43,10 +43,12 @@ func TestClaim_AnnouncedOther(t *testing.T) {
 	for name, tt := range map[string]struct {
 		uid, announced string
 		generation     int64
+		since          time.Duration
 		want           bool
 	}{
 		"another page":                     {uid: cls1.UID, announced: "later", generation: 9, want: true},
-		"another page of one generation":   {uid: cls1.UID, announced: "later", generation: 7, want: true},
+		"another page of one generation":   {uid: cls1.UID, announced: "later", generation: 7},
+		"another page, minutes ago":        {uid: cls1.UID, announced: "later", generation: 9, since: rivalSilence},
 		"this page":                        {uid: cls1.UID, announced: "earlier", generation: 9},
 		"a page of before":                 {uid: cls1.UID, announced: "first", generation: 6},
 		"no page":                          {uid: cls1.UID, generation: 9},
@@ -57,7 +59,7 @@ func TestClaim_AnnouncedOther(t *testing.T) {
 			c, taken := testClaim(), claimRecord(tt.uid, 0, 5)
 			taken.Pages[3], taken.Generation = tt.announced, tt.generation
 			c.acquire(claimBegan, *taken)
-			if got := c.announcedOther(3, &found); got != tt.want {
+			if got := c.announcedOther(claimBegan.Add(tt.since), 3, &found); got != tt.want {
 				t.Errorf("got %t, want %t", got, tt.want)
 			}
 		})

@@ -55,6 +55,8 @@ type ownPage struct {
 	changed map[string]struct{}
 
 	adopted bool
+	// isHeldBack is set while a page is found that is not adopted yet, because another process may have a later one.
+	isHeldBack bool
 	// settled is set if this process has decided about each key of exports that it was asked for, and exports is not only what it has found.
 	settled bool
 	// isFinal is set if the page was compared with all desired exports after hasAll was set.
@@ -310,7 +312,7 @@ func (o *outbox) after(shown *catalog) {
 func (o *outbox) announcement(page int, shown *catalog) (digest string) {
 	p, s := &o.pages[page], &shown.pages[page]
 	switch {
-	case o.isUndecided(p), p.mayExist():
+	case o.isUndecided(p), p.mayExist(), p.isHeldBack:
 		return format.UnwrittenDigest
 	case p.adopted:
 		return p.digest

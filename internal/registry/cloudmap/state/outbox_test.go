@@ -315,7 +315,9 @@ func TestAnnouncement(t *testing.T) {
 		orphanedPages bool
 		// adopted pages are those of who holds the ID; batched says that what is wanted was looked at.
 		adopted, batched bool
-		want             string
+		// heldBack is set for a page that must not be adopted yet.
+		heldBack bool
+		want     string
 	}{
 		"found, announced":                         {shown: *shownPage(exp), announced: found, want: found},
 		"found otherwise, announced":               {shown: *shownPage(exp), announced: found, wants: &other, want: found},
@@ -330,10 +332,11 @@ func TestAnnouncement(t *testing.T) {
 		"unreadable, nothing said":                 {shown: pageState{trouble: "half of it"}, orphanedPages: true, want: format.UnwrittenDigest},
 		"unreadable, announced":                    {shown: pageState{trouble: "half of it"}, announced: found, want: found},
 		"unreadable, announced by no cluster's ID": {shown: pageState{trouble: "half of it"}},
+		"found, held back":                         {shown: *shownPage(exp), heldBack: true, want: format.UnwrittenDigest},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, shown := testOutbox(), &catalog{}
-			o.orphanedPages = tt.orphanedPages
+			o.orphanedPages, o.pages[page].isHeldBack = tt.orphanedPages, tt.heldBack
 			shown.pages[page], shown.record.Pages[page] = tt.shown, tt.announced
 			if tt.wants != nil {
 				o.setDesired(exp.Key, tt.wants)

@@ -152,16 +152,21 @@ func (s *Reads) MoreNewcomers(now time.Time) []CatalogRead {
 	return s.staleReads(now, func(_ string, isNewcomer bool) bool { return isNewcomer && !s.newcomers.isFull() })
 }
 
-// isUnknown reports whether a cluster has still proved no key. The caller holds s.mu.
+// isUnknown reports whether a cluster has still proved no key, or none since it left. The caller holds s.mu.
 func (s *Reads) isUnknown(id string) bool {
 	cluster := s.catalogs.clusters[id]
-	return cluster != nil && s.catalogs.isNewcomer(id, cluster)
+	if cluster == nil { // its record is gone, without a proof
+		_, isKnown := s.cfg.Keyring.Pin(id)
+		return !isKnown
+	}
+	hasEnded := !cluster.isOwn && !cluster.hasRecord && s.cfg.Keyring.HasEnded(id)
+	return hasEnded || s.catalogs.isNewcomer(id, cluster)
 }
 
 // staleReads returns the reads of the selected clusters. The caller holds s.mu.
 func (s *Reads) staleReads(now time.Time, selects func(id string, isNewcomer bool) bool) (wanted []CatalogRead) {
 	for id, cluster := range s.catalogs.clusters { // in random order
-		isNewcomer := s.catalogs.isNewcomer(id, cluster)
+		isNewcomer := s.isUnknown(id)
 		if !selects(id, isNewcomer) {
 			continue
 		}
@@ -573,9 +578,10 @@ func (s *Reads) adoptPages(now time.Time, changed engine.Keys) {
 			continue
 		}
 		page := &shown.pages[i]
-		isFound := page.read && !page.lost
-		switch isYoung := s.claim.isYoung(); {
-		case isFound && !(isYoung && s.claim.announcedOther(i, page)):
+		isFound, isYoung := page.read && !page.lost, s.claim.isYoung()
+		s.outbox.pages[i].isHeldBack = isFound && isYoung && s.claim.announcedOther(now, i, page)
+		switch {
+		case isFound && !s.outbox.pages[i].isHeldBack:
 			s.outbox.adopt(i, page)
 		case isYoung:
 			continue // the page that is not found may be what another process exports

@@ -2,6 +2,7 @@ package state
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 // TestUnreadablePageIsAbandoned checks that a page of the previous process is given up only after reads that show no whole page, and not after
@@ -396,7 +398,8 @@ func TestNewClusterIsReadUntilProven(t *testing.T) {
 }
 
 // TestNewClusterIsReadAfterOldRecord: service members shows an old record of a cluster whose catalog does not exist, so that its catalog is read every 8 minutes. When
-// the cluster joins, its catalog is read at once, and not for each of its heartbeats.
+// the cluster joins, its catalog is read at once, and not for each of its heartbeats. A member that writes records of other processes again and again causes a bounded
+// number of reads.
 func TestNewClusterIsReadAfterOldRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(testConfig())
@@ -404,10 +407,11 @@ func TestNewClusterIsReadAfterOldRecord(t *testing.T) {
 		old := format.Member{
 			ClusterID: "cls2", ClusterSetID: "set1", UID: "uid-2", Key: signer.Key(), Joined: time.Now(), Generation: 100, Heartbeat: 1, Process: "1-cls2",
 		}
-		// reads returns the number of reads of the catalog within a minute.
-		reads := func(record format.Member) (n int) {
-			for range 60 {
+		// reads returns the number of reads of the catalog within a minute, in which the records are of so many processes.
+		reads := func(record format.Member, processes int) (n int) {
+			for second := range 60 {
 				record.Heartbeat++
+				record.Process = fmt.Sprint(second%processes, record.Process[1:])
 				s.Reads.ObserveMembers([]api.Instance{record.Instance(signer)}, engine.Keys{})
 				for _, read := range s.Reads.StaleReads(time.Now()) {
 					if read.ClusterID == "cls2" && read.Record {
@@ -420,14 +424,52 @@ func TestNewClusterIsReadAfterOldRecord(t *testing.T) {
 			return n
 		}
 		for range 30 {
-			reads(old)
+			reads(old, 1)
 		}
 		joined := old
-		joined.Process, joined.Heartbeat = "2-cls2", 10_000
-		if n := reads(joined); n < eagerRetries || n > 10 {
+		joined.Process, joined.Heartbeat = "1-joined", 10_000
+		if n := reads(joined, 1); n < eagerRetries || n > 10 {
 			t.Errorf("%d reads of the catalog in the minute after the cluster joined, want %d to 10", n, eagerRetries)
 		}
+		time.Sleep(time.Hour)
+		joined.Heartbeat = 20_000
+		if n := reads(joined, 2); n < eagerRetries || n > 20 {
+			t.Errorf("%d reads of the catalog in a minute in which the processes alternate, want %d to 20", n, eagerRetries)
+		}
 	})
+}
+
+// TestIsUnknown: clusters that have proved no key, or none since they left, share the reads of catalogs that a poll makes.
+func TestIsUnknown(t *testing.T) {
+	for name, tt := range map[string]struct {
+		isPinned, hasLeft, hasRecord, isGone bool
+		want                                 bool
+	}{
+		"no proof":                {want: true},
+		"no proof, record gone":   {isGone: true, want: true},
+		"known":                   {isPinned: true},
+		"known, record read":      {isPinned: true, hasRecord: true},
+		"known, record gone":      {isPinned: true, isGone: true},
+		"has left":                {isPinned: true, hasLeft: true, want: true},
+		"has left, record read":   {isPinned: true, hasLeft: true, hasRecord: true},
+		"has left, record gone":   {isPinned: true, hasLeft: true, isGone: true},
+		"record read, no pin yet": {hasRecord: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := New(testConfig())
+			if tt.isPinned {
+				s.cfg.Keyring.Observe(trust.Record{
+					Registry: s.cfg.ClientName, ClusterID: "cls2", UID: "uid-2", Key: signerOf("uid-2").Key(), At: trust.Time{Generation: 1, Heartbeat: 1}, Farewell: tt.hasLeft,
+				})
+			}
+			if !tt.isGone {
+				s.catalogs.cluster("cls2").hasRecord = tt.hasRecord
+			}
+			if got := s.Reads.isUnknown("cls2"); got != tt.want {
+				t.Errorf("got %t, want %t", got, tt.want)
+			}
+		})
+	}
 }
 
 // Without peer notifications, without the claim, or with something that the registry does not show yet, this cluster polls often: no notification
