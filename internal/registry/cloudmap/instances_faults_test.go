@@ -128,6 +128,34 @@ func TestViewRemovesInstancesAfterShareWasGone(t *testing.T) {
 	})
 }
 
+// TestViewRemovesInstancesAfterShareWasGoneBriefly: an export ends while the share of the namespaces is gone, and a read shows that its service does not exist. The share
+// is back when the service is read once more: the list of namespaces, which was made seconds ago, lacks that of the service, but the read shows the instance. The service
+// must not be forgotten.
+func TestViewRemovesInstancesAfterShareWasGoneBriefly(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w, exp := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true}), webExport("cls1", 0, 1)
+		var shares shares
+		w.intercept = shares.answer
+		instances := instancesOf(t, w, exp.Key)
+		cluster := w.begin(cls1, nil, func(cfg *Config) { cfg.InstanceView, cfg.times.instanceResync = true, viewAudit })
+		publish(t, cluster.Registry, exp)
+		w.until(2*time.Minute, "the instance is there", func() bool { return instances() == 1 })
+		time.Sleep(5 * time.Minute) // it has listed the services
+		shares.areGone.Store(true)
+		if err := cluster.Withdraw(t.Context(), exp.Key); err != nil {
+			t.Fatal(err)
+		}
+		w.until(viewAudit/2, "a read does not find the service", func() bool { return cluster.view.Unconfirmed() == 1 })
+		shares.areGone.Store(false)
+		for range 4 { // the control plane makes lists too
+			time.Sleep(viewAudit / 4)
+			cluster.view.AddNamespaces(nil)
+		}
+		w.until(5*time.Minute, "the instance is gone", func() bool { return instances() == 0 })
+	})
+}
+
 // TestViewRemovesInstancesOfClone: a clone of a cluster that cannot read for a while creates instances of an export that the cluster does not have, until it gives
 // way. The cluster finds the copy of the clone's record, lists the services again, and removes them.
 func TestViewRemovesInstancesOfClone(t *testing.T) {

@@ -182,19 +182,21 @@ func (c *resourceCache) findService(ctx context.Context, in api.Namespace, name 
 // invalidate makes the next call list everything again because a cached resource does not exist.
 func (c *resourceCache) invalidate() { c.isOutdated.Store(true) }
 
-// forgetService removes the service of key from the cache. Unless it is known to be deleted, the services of its namespace are listed
-// again before they are used.
+// forgetService removes the service of key from the cache. Unless it is known to be deleted, the services of its namespace, or the namespaces if that is not known,
+// are listed again before they are used.
 func (c *resourceCache) forgetService(ctx context.Context, key mcs.Key, isDeleted bool) error {
 	if err := c.lock(ctx); err != nil {
 		return err
 	}
 	defer c.busy.Release(1)
-	in := c.namespaces[key.Namespace].ID
-	if !isDeleted {
-		delete(c.services, in)
-		return nil
+	switch in, isKnown := c.namespaces[key.Namespace]; {
+	case isDeleted:
+		delete(c.services[in.ID], key.Name)
+	case isKnown:
+		delete(c.services, in.ID)
+	default:
+		c.listedAt = time.Time{}
 	}
-	delete(c.services[in], key.Name)
 	return nil
 }
 

@@ -532,7 +532,7 @@ func (v *View) remove(ctx context.Context, key mcs.Key, last service, read outco
 			return result, err
 		}
 	}
-	result.isAbsent = result.writes == 0
+	result.isAbsent = result.writes == 0 && !read.isShown // a list may be older than the read
 	return result, nil
 }
 
