@@ -200,11 +200,14 @@ func (c *claim) isUnowned(now time.Time, shown *format.Member) bool {
 	if shown == nil {
 		return !c.isCloneLive(now)
 	}
-	return shown.Farewell && !c.isForeignFarewell(now, *shown) || !shown.Farewell && c.isOurs(*shown) && c.rival.Process != shown.Process
+	if shown.Farewell {
+		return !c.isForeignFarewell(now, *shown)
+	}
+	return c.isOurs(*shown) && c.rival.Process != shown.Process && !c.isCloneLive(now)
 }
 
 // isCloneLive reports whether this process gave way to another process of this cluster, whose record has changed within rivalSilence. A read may lack that
-// record, or another user may have deleted it: the process writes it again.
+// record, or another user may have deleted it or written an earlier one: the process writes it again.
 func (c *claim) isCloneLive(now time.Time) bool {
 	return c.state == Observing && c.isOurs(c.rival) && now.Sub(c.changed) < c.rivalSilence
 }
@@ -298,7 +301,8 @@ func (c *claim) observeProcess(now time.Time, shown, ours format.Member) (write 
 		if c.unrivalled.IsZero() {
 			c.unrivalled = now
 		}
-		if shown.Process == c.rival.Process && !shown.IsSameWrite(c.rival) {
+		isNext := c.isOurs(c.rival) && shown.IsLaterThan(c.rival) // the rival has restarted
+		if isNext || shown.Process == c.rival.Process && !shown.IsSameWrite(c.rival) {
 			c.rival, c.changed = shown, now
 		}
 		return false
