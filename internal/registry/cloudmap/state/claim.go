@@ -334,13 +334,15 @@ func (c *claim) observeEarlier(now time.Time, shown format.Member) {
 	}
 }
 
-// announcedOther reports whether the latest record of another process that was read announces another page than the one that is shown, which is an earlier one: another
-// user has written it again, and it may lack what the other process exports. After rivalSilence another process would have shown, however late the reads are.
-func (c *claim) announcedOther(now time.Time, page int, shown *pageState) bool {
+// isHeldBack reports whether a page that is found must not be adopted yet, because another process may still show, and its latest record that was read announces a later
+// page: another user has written this one again, and it may lack what the other process exports. After rivalSilence another process would have shown, however late the
+// reads are.
+func (c *claim) isHeldBack(now time.Time, page int, found *pageState) bool {
 	announced := c.other.Pages[page]
 	isPage := announced != "" && announced != format.UnwrittenDigest && c.isOurs(c.other)
 	// A page of the generation of the record is later than the announced one: its write had no answer when the record was written.
-	return isPage && shown.digest != announced && shown.generation < c.other.Generation && now.Sub(c.claimed) < c.rivalSilence
+	isEarlier := found.digest != announced && found.generation < c.other.Generation
+	return isPage && isEarlier && c.isYoung() && now.Sub(c.claimed) < c.rivalSilence
 }
 
 // acquire claims the ID in place of a record.

@@ -37,8 +37,8 @@ func farewellOf(uid string, heartbeat int64) *format.Member {
 	return r
 }
 
-// TestClaim_AnnouncedOther: pages that are found while the claim is young are not those of another process if its record announces other ones.
-func TestClaim_AnnouncedOther(t *testing.T) {
+// TestClaim_IsHeldBack: pages that are found while the claim is young are not those of another process if its record announces other ones.
+func TestClaim_IsHeldBack(t *testing.T) {
 	found := pageState{digest: "earlier", generation: 7}
 	for name, tt := range map[string]struct {
 		uid, announced string
@@ -59,7 +59,7 @@ func TestClaim_AnnouncedOther(t *testing.T) {
 			c, taken := testClaim(), claimRecord(tt.uid, 0, 5)
 			taken.Pages[3], taken.Generation = tt.announced, tt.generation
 			c.acquire(claimBegan, *taken)
-			if got := c.announcedOther(claimBegan.Add(tt.since), 3, &found); got != tt.want {
+			if got := c.isHeldBack(claimBegan.Add(tt.since), 3, &found); got != tt.want {
 				t.Errorf("got %t, want %t", got, tt.want)
 			}
 		})

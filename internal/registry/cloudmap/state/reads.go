@@ -578,12 +578,12 @@ func (s *Reads) adoptPages(now time.Time, changed engine.Keys) {
 			continue
 		}
 		page := &shown.pages[i]
-		isFound, isYoung := page.read && !page.lost, s.claim.isYoung()
-		s.outbox.pages[i].isHeldBack = isFound && isYoung && s.claim.announcedOther(now, i, page)
+		isFound, isHeldBack := page.read && !page.lost, s.claim.isHeldBack(now, i, page)
+		s.outbox.pages[i].isHeldBack = isFound && isHeldBack
 		switch {
-		case isFound && !s.outbox.pages[i].isHeldBack:
+		case isFound && !isHeldBack:
 			s.outbox.adopt(i, page)
-		case isYoung:
+		case s.claim.isYoung():
 			continue // the page that is not found may be what another process exports
 		case page.unjoined > 0 && s.outbox.hasAll, // nothing of it is needed
 			page.unjoined > eagerRetries && now.Sub(s.heldSince) >= s.cfg.Intervals.Adopt: // failed requests show nothing of it
