@@ -116,8 +116,8 @@ type catalog struct {
 	// copyAt is the time from which the copy of the record may be read again, copyFailures the number of reads in a row that showed none.
 	copyAt       time.Time
 	copyFailures int
-	// joinedAt is the time at which these were last reset for the first record of a process.
-	joinedAt time.Time
+	// resetAt is the time at which these were last reset, for the first record of a process.
+	resetAt time.Time
 	// isCopyTried is set after the first read of the copy.
 	isCopyTried bool
 	// beats is set if the copy had a heartbeat since the last read of the members.
@@ -400,9 +400,9 @@ func (c *catalogs) member(now time.Time, instance api.Instance, changed engine.K
 	differs := c.parse(cluster, instance)
 	r := cluster.parsed
 	isOther := r.Key != before.Key || r.Process != before.Process
-	if !cluster.hasRecord && (isNew || isOther && now.Sub(cluster.joinedAt) >= c.staleAfter/copyReads) {
+	if !cluster.hasRecord && (isNew || isOther && now.Sub(cluster.resetAt) >= c.staleAfter/copyReads) {
 		// seek, or an old record without a catalog, may have increased them before the cluster joined
-		cluster.copyAt, cluster.copyFailures, cluster.joinedAt = time.Time{}, 0, now
+		cluster.copyAt, cluster.copyFailures, cluster.resetAt = time.Time{}, 0, now
 	}
 	cluster.problem, cluster.unproven, cluster.isMissing = "", nil, true
 	if err := cluster.parseErr; err != nil {
