@@ -1,0 +1,138 @@
+package plan
+
+import (
+	"slices"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+)
+
+// Verb is the verb of a write to the API server.
+type Verb string
+
+// Verbs.
+const (
+	VerbCreate Verb = "create"
+	VerbUpdate Verb = "update"
+	VerbDelete Verb = "delete"
+)
+
+// SliceWrite is the write of one imported EndpointSlice.
+type SliceWrite struct {
+	Verb Verb
+	// Slice is the slice as it shall be; VerbDelete deletes it.
+	Slice *discoveryv1.EndpointSlice
+	// From is the slice as it is, nil for VerbCreate. It must not be changed.
+	From *discoveryv1.EndpointSlice
+}
+
+// SliceSteps are the writes of SliceChanges in the order of safety. Each write can be refused, and
+// none of the others depends on it but for the withdrawals.
+type SliceSteps struct {
+	// Removals take endpoints out of use that their clusters do not export any more, and change
+	// conditions. Nothing may delay them.
+	Removals []SliceWrite
+	// Additions bring endpoints and change ports and metadata.
+	Additions []SliceWrite
+	// Withdrawals take endpoints out of use that their clusters still export: others are used
+	// instead, or another slice has them. So they come after the additions. If one of these was
+	// refused, the caller decides again with the endpoints that the slices have.
+	Withdrawals []SliceWrite
+}
+
+// Exported is a set of the addresses that each cluster exports, by cluster.
+type Exported map[string]map[string]bool
+
+// ExportedAddresses returns the addresses of exports.
+func ExportedAddresses(exports []mcs.Export) Exported {
+	out := Exported{}
+	for _, e := range exports {
+		addresses := make(map[string]bool, e.EndpointCount())
+		for _, b := range e.Backends {
+			for _, ep := range b.Endpoints {
+				addresses[ep.Address.String()] = true
+			}
+		}
+		out[e.Cluster] = addresses
+	}
+	return out
+}
+
+// Steps returns the writes of c, which Slices computed from existing. exported has the addresses
+// of all exports, with those that are not used now.
+func (c SliceChanges) Steps(existing []*discoveryv1.EndpointSlice, exported Exported) SliceSteps {
+	from := make(map[string]*discoveryv1.EndpointSlice, len(existing))
+	for _, s := range existing {
+		from[s.Name] = s
+	}
+	var steps SliceSteps
+	for _, s := range c.Create {
+		steps.Additions = append(steps.Additions, SliceWrite{Verb: VerbCreate, Slice: s})
+	}
+	for _, s := range c.Update {
+		steps.add(SliceWrite{Verb: VerbUpdate, Slice: s, From: from[s.Name]}, exported)
+	}
+	for _, s := range c.Delete {
+		steps.add(SliceWrite{Verb: VerbDelete, Slice: s, From: s}, exported)
+	}
+	return steps
+}
+
+// add adds w to the list that it belongs to.
+func (s *SliceSteps) add(w SliceWrite, exported Exported) {
+	switch {
+	case w.isAddition():
+		s.Additions = append(s.Additions, w)
+	case w.removesAny(exported[SourceCluster(w.From)]):
+		s.Withdrawals = append(s.Withdrawals, w)
+	default:
+		s.Removals = append(s.Removals, w)
+	}
+}
+
+// isAddition reports whether w adds an endpoint, or changes more than endpoints.
+func (w SliceWrite) isAddition() bool {
+	if w.Verb != VerbUpdate {
+		return w.Verb == VerbCreate
+	}
+	had := addressesOf(w.From)
+	return !equalExceptEndpoints(w.Slice, w.From) ||
+		slices.ContainsFunc(w.Slice.Endpoints, func(ep discoveryv1.Endpoint) bool { return !had[addressOf(ep)] })
+}
+
+// removesAny reports whether w removes an endpoint with one of addresses.
+func (w SliceWrite) removesAny(addresses map[string]bool) bool {
+	var stays map[string]bool
+	if w.Verb == VerbUpdate {
+		stays = addressesOf(w.Slice)
+	}
+	return slices.ContainsFunc(w.From.Endpoints, func(ep discoveryv1.Endpoint) bool {
+		return addresses[addressOf(ep)] && !stays[addressOf(ep)]
+	})
+}
+
+// WithoutEnded returns the update of s, an imported slice, that only removes the endpoints that its
+// cluster does not export any more. ok reports whether there are any.
+func WithoutEnded(s *discoveryv1.EndpointSlice, exported Exported) (w SliceWrite, ok bool) {
+	addresses := exported[SourceCluster(s)]
+	w = SliceWrite{Verb: VerbUpdate, Slice: s.DeepCopy(), From: s}
+	w.Slice.Endpoints = slices.DeleteFunc(w.Slice.Endpoints, func(ep discoveryv1.Endpoint) bool { return !addresses[addressOf(ep)] })
+	return w, len(w.Slice.Endpoints) < len(s.Endpoints)
+}
+
+// addressOf returns the address of ep, "" if it has none.
+func addressOf(ep discoveryv1.Endpoint) string {
+	if len(ep.Addresses) == 0 {
+		return ""
+	}
+	return ep.Addresses[0]
+}
+
+func addressesOf(s *discoveryv1.EndpointSlice) map[string]bool {
+	out := make(map[string]bool, len(s.Endpoints))
+	for _, ep := range s.Endpoints {
+		out[addressOf(ep)] = true
+	}
+	return out
+}
