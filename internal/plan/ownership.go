@@ -90,6 +90,12 @@ func IsHeld(svc *corev1.Service) bool {
 	return held
 }
 
+// HeldSince returns the time at which the import of svc ended if svc only keeps its IPs, the zero time if that is not known.
+func HeldSince(svc *corev1.Service) (since time.Time, isHeld bool) {
+	since, _ = time.Parse(time.RFC3339, svc.Annotations[AnnotationHeldSince])
+	return since, IsHeld(svc)
+}
+
 // HasIP reports whether svc has a cluster IP, and thus something to hold.
 func HasIP(svc *corev1.Service) bool {
 	return svc.Spec.ClusterIP != "" && svc.Spec.ClusterIP != corev1.ClusterIPNone

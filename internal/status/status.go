@@ -56,10 +56,11 @@ type Status struct {
 	Publications []Publication `json:"publications,omitempty"`
 	// InstanceWarnings are this cluster's exports that Cloud Map's instances do not show as asked for, sorted by key.
 	InstanceWarnings []Publication `json:"instanceWarnings,omitempty"`
-	// Imports are this cluster's ServiceImports that are not Ready, sorted by key. HeldImports is the number of ended imports whose
-	// clusterset IPs are held.
+	// Imports are this cluster's imports that are not Ready or cannot be written, sorted by key. HeldImports is the number of ended imports whose
+	// clusterset IPs are held, and Held are those held longest, at most MaxHeld, the oldest first.
 	Imports     []ImportProblem `json:"imports,omitempty"`
 	HeldImports int             `json:"heldImports,omitempty"`
+	Held        []HeldImport    `json:"held,omitempty"`
 	// Budgets are the budgets for the exports of the other clusters. OverBudget are the imports that wait because their namespace has too many.
 	Budgets    []Budget  `json:"budgets,omitempty"`
 	OverBudget []mcs.Key `json:"overBudget,omitempty"`
@@ -114,6 +115,17 @@ type ImportProblem struct {
 	Key     mcs.Key `json:"key"`
 	Reason  string  `json:"reason"`
 	Message string  `json:"message"`
+}
+
+// MaxHeld bounds the ended imports that a Status lists.
+const MaxHeld = 100
+
+// HeldImport is an ended import whose clusterset IPs are held for some time (--clusterset-ip-hold).
+type HeldImport struct {
+	Key mcs.Key  `json:"key"`
+	IPs []string `json:"ips"`
+	// Since is the time at which the import ended.
+	Since time.Time `json:"since"`
 }
 
 // Member is a cluster of the clusterset as this cluster sees it.

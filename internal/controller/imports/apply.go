@@ -2,7 +2,6 @@ package imports
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
@@ -23,60 +23,73 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/tracing"
 )
 
-// applyImport writes the derived Service, the ServiceImport with its IPs and the EndpointSlices, in that order. The status
-// comes last so that it never reports objects that do not exist yet. It returns when it has to be called again, 0 if never.
-func (r *Controller) applyImport(ctx context.Context, session *membership.Session, f importFacts, d importDecision) (time.Duration, error) {
-	o, err := r.applyObjects(ctx, f, d)
-	if err != nil {
-		return 0, kube.IgnoreTerminatingNamespace(err)
+// applyImport writes the objects of an import. A refused write affects only itself: each of the others is attempted. They come in
+// the order of safety:
+//
+//  1. removals of endpoints that their clusters do not export any more;
+//  2. the derived Service and the ServiceImport, which has its IPs;
+//  3. additions of endpoints, and then the withdrawals of those that these replace;
+//  4. the status, which never reports objects that do not exist yet, and events.
+//
+// It returns when it has to be called again, 0 if never.
+func (r *Controller) applyImport(ctx context.Context, session *membership.Session, f importFacts, d importDecision, out *outcome) time.Duration {
+	set, o := r.newSliceSet(f, d.exports, out), r.detectSupport(ctx, f, d, out)
+	if o.imp != nil {
+		set.write(ctx, r.planSlices(f, d, o, set).Removals)
+	}
+	o = r.applyObjects(ctx, f, d, o, out)
+	if o.imp == nil {
+		return 0
 	}
 	before := plan.StaleClusters(f.imp)
-	r.reportStale(o.imp, d, before)
-	changes := plan.Slices(plan.SliceInput{
-		Key:          f.key,
-		Merged:       o.usable,
-		Exports:      d.endpoints,
-		Unknown:      d.untouched,
-		LocalCluster: f.cluster,
-		Derived:      nameOrDefault(o.derived, f.derivedName),
-		Families:     familiesOf(o.derived),
-		Owner:        r.ownerOf(o.imp),
-		Existing:     f.slices,
-	})
 	began := r.now()
-	if err := r.applySlices(ctx, f.key, changes); err != nil {
-		return 0, kube.IgnoreTerminatingNamespace(err)
-	}
-	arrived := arrivedExports(session, propagatedExports(d, before), changes)
+	d = r.applySlices(ctx, f, d, o, set)
+	arrived := arrivedExports(session, propagatedExports(d, before), set.arrived)
 	r.metrics.observePropagation(arrived, r.now())
 	r.trace(session.Identity, arrived, f.now, began)
 	// Of many new imports, all get endpoints before the first statuses are written.
-	if isNew(o.imp) && r.requeuer.Defer(f.key) {
-		return 0, nil
+	if isNew(o.imp) && !out.failed() && r.requeuer.Defer(f.key) {
+		return 0
 	}
 	if o.unowned {
-		if _, err := r.applyDerivedService(ctx, f, o, true); err != nil {
-			return 0, kube.IgnoreTerminatingNamespace(err)
+		_, err := r.applyDerivedService(ctx, f, o, true)
+		out.add(err)
+	}
+	r.applyStatus(ctx, f, d, o, before, out)
+	return r.completeImport(ctx, f, d, o, out)
+}
+
+// completeImport deletes the objects of another controller that the import replaces, and returns when the import has to be applied again.
+func (r *Controller) completeImport(ctx context.Context, f importFacts, d importDecision, o importObjects, out *outcome) (requeueAfter time.Duration) {
+	if !containsAll(o.supported, d.merged.IPFamilies) {
+		requeueAfter = familiesMaxAge // the cluster may get the missing family
+	}
+	if r.takeover == nil || len(d.unknown) > 0 || out.failed() {
+		return requeueAfter
+	}
+	retireAfter, err := r.takeover.RetireObjects(ctx, f.takeover)
+	out.add(err)
+	return sooner(requeueAfter, retireAfter)
+}
+
+// applyStatus writes the status of the import and records events about what has changed in it. before are the clusters that were stale.
+func (r *Controller) applyStatus(ctx context.Context, f importFacts, d importDecision, o importObjects, before []string, out *outcome) {
+	ready := mcs.ImportReady(d.merged, o.supported, o.imp.Spec.IPs)
+	if out.err() != nil {
+		var known bool
+		if ready, known = r.readyWhileFailing(f.key, o.imp, out); !known {
+			return // a retry comes soon
 		}
 	}
-	ready := mcs.ImportReady(d.merged, o.supported, o.imp.Spec.IPs)
 	status := plan.ServiceImportStatus(o.imp, d.merged, d.unknown, ready, metav1.NewTime(r.now()), d.staleness, &d.refused, &d.selection, &d.drained, &d.unreachability)
-	if err := r.updateStatus(ctx, o.imp, status); err != nil {
-		return 0, err
+	if !out.add(r.updateStatus(ctx, o.imp, status)) {
+		return // the events would be repeated with each attempt
 	}
+	r.reportStale(o.imp, d, before)
 	r.reportRefused(o.imp, d.refused)
 	r.reportSelection(o.imp, d.selection)
 	r.reportDrained(o.imp, d.drained)
 	r.reportUnreachable(o.imp, d.unreachability)
-	var requeueAfter time.Duration
-	if !containsAll(o.supported, d.merged.IPFamilies) {
-		requeueAfter = familiesMaxAge // the cluster may get the missing family
-	}
-	if r.takeover == nil || len(d.unknown) > 0 {
-		return requeueAfter, nil
-	}
-	retireAfter, err := r.takeover.RetireObjects(ctx, f.takeover)
-	return sooner(requeueAfter, retireAfter), err
 }
 
 // trace records that the slices of exports were written since wrote, in a reconcile that began then.
@@ -105,41 +118,53 @@ type importObjects struct {
 	derived *corev1.Service
 	// unowned reports whether the Service has no owner yet.
 	unowned bool
+	// lacksService reports whether there is no derived Service because it could not be created.
+	lacksService bool
 	// usable is the part of the merged exports that this cluster supports; supported are its IP families.
 	usable    mcs.Merged
 	supported []corev1.IPFamily
 }
 
-// applyObjects writes ServiceImport and derived Service if they differ.
-func (r *Controller) applyObjects(ctx context.Context, f importFacts, d importDecision) (o importObjects, err error) {
-	o = importObjects{usable: d.merged, derived: f.derived, imp: f.imp}
-	if o.supported, err = r.families.supported(ctx, f.key.Namespace, d.merged.IPFamilies); err != nil {
-		return o, err
-	}
-	if o.usable.TrafficDistribution, err = r.distributions.usable(ctx, f.key.Namespace, d.merged.TrafficDistribution); err != nil {
-		return o, err
-	}
+// applyObjects writes ServiceImport and derived Service if they differ. The ServiceImport is nil if it could not be created.
+func (r *Controller) applyObjects(ctx context.Context, f importFacts, d importDecision, o importObjects, out *outcome) importObjects {
 	before := r.previousIPs(f)
 	switch {
-	case f.imp == nil && f.derived == nil:
-		o.imp, o.derived, err = r.createObjects(ctx, f, d, o)
-	case f.derived != nil:
-		o.imp, err = r.applyServiceImport(ctx, f, f.imp, d, f.derived)
+	case f.imp == nil && f.derived == nil && !r.isFailing(f.key):
+		o = r.createObjects(ctx, f, d, o, out)
+		r.recordIPs(f.key, o, before)
+		return o
+	case f.imp == nil || f.derived != nil:
+		o = r.applyServiceImport(ctx, f, d, o, out)
 	default: // the ServiceImport has the IPs that the derived Service had, until that exists again
 	}
-	if err != nil {
-		return o, err
+	if o.imp == nil {
+		return o
 	}
 	// A held Service gets its owner with the loss of its mark. Without both it would be taken for one that was left behind.
 	o.unowned = isNew(o.imp) && o.derived != nil && len(o.derived.OwnerReferences) == 0 && !plan.IsHeld(o.derived)
-	if o.derived, err = r.applyDerivedService(ctx, f, o, !o.unowned); err != nil {
-		return o, err
-	}
-	if o.imp, err = r.applyServiceImport(ctx, f, o.imp, d, o.derived); err != nil {
-		return o, err
-	}
+	var err error
+	o.derived, err = r.applyDerivedService(ctx, f, o, !o.unowned)
+	o.lacksService = !out.add(err) && o.derived == nil
+	o = r.applyServiceImport(ctx, f, d, o, out)
 	r.recordIPs(f.key, o, before)
-	return o, nil
+	return o
+}
+
+// detectSupport returns the existing objects, and the parts of the merged exports that this cluster supports. While that cannot be detected, the
+// derived Service stays as it is.
+func (r *Controller) detectSupport(ctx context.Context, f importFacts, d importDecision, out *outcome) importObjects {
+	o := importObjects{usable: d.merged, derived: f.derived, imp: f.imp}
+	var err error
+	if o.supported, err = r.families.supported(ctx, f.key.Namespace, d.merged.IPFamilies); !out.add(err) {
+		o.supported = familiesOf(f.derived)
+	}
+	distribution, err := r.distributions.usable(ctx, f.key.Namespace, d.merged.TrafficDistribution)
+	if out.add(err) {
+		o.usable.TrafficDistribution = distribution
+	} else if f.derived != nil {
+		o.usable.TrafficDistribution = ptr.Deref(f.derived.Spec.TrafficDistribution, "")
+	}
+	return o
 }
 
 // previousIPs returns the IPs that clients may know of an import whose derived Service does not exist: those of the ServiceImport, or if
@@ -157,7 +182,7 @@ func (r *Controller) previousIPs(f importFacts) []string {
 // recordIPs remembers the IPs of an import, and reports that it has others than before.
 func (r *Controller) recordIPs(key mcs.Key, o importObjects, before []string) {
 	ips := ipsOf(o.derived)
-	if len(ips) == 0 {
+	if len(ips) == 0 || o.imp == nil {
 		return
 	}
 	r.lastIPs.Store(key, ips)
@@ -169,14 +194,21 @@ func (r *Controller) recordIPs(key mcs.Key, o importObjects, before []string) {
 
 // createObjects creates the objects of a new import: first the derived Service, without an owner, so that the ServiceImport
 // has its IPs from the beginning and is written once. The owner reference, which is for the garbage collector, is added with
-// the status. If the Service cannot be created, the ServiceImport is created nevertheless.
-func (r *Controller) createObjects(ctx context.Context, f importFacts, d importDecision, o importObjects) (*mcsv1beta1.ServiceImport, *corev1.Service, error) {
-	derived, serviceErr := r.applyDerivedService(ctx, f, o, false)
-	imp, err := r.applyServiceImport(ctx, f, nil, d, derived)
-	if apierrors.IsAlreadyExists(err) && derived != nil {
-		serviceErr = kube.Delete(ctx, r.client, derived) // the ServiceImport of another owner prevents the import
+// the status. If the Service cannot be created, the ServiceImport is created nevertheless. If the ServiceImport is refused, the Service
+// is deleted, and the next attempts begin with the ServiceImport: an IP without one is of no use.
+func (r *Controller) createObjects(ctx context.Context, f importFacts, d importDecision, o importObjects, out *outcome) importObjects {
+	derived, err := r.applyDerivedService(ctx, f, o, false)
+	o.derived, o.lacksService = derived, !out.add(err) && derived == nil
+	failures := out.count()
+	if o = r.applyServiceImport(ctx, f, d, o, out); o.imp != nil {
+		o.unowned = o.derived != nil
+		return o
 	}
-	return imp, derived, errors.Join(serviceErr, err)
+	if o.derived != nil && out.refusedSince(failures) {
+		out.add(kube.Delete(ctx, r.client, o.derived))
+		o.derived = nil
+	}
+	return o
 }
 
 // isNew reports whether imp has no status yet.
@@ -218,10 +250,14 @@ func (r *Controller) reportStale(imp *mcsv1beta1.ServiceImport, d importDecision
 	r.events.Publish(kube.ClusterRecovered(imp, d.staleness.Message))
 }
 
-// applyServiceImport writes the ServiceImport if it differs from existing, and returns it.
-func (r *Controller) applyServiceImport(ctx context.Context, f importFacts, existing *mcsv1beta1.ServiceImport, d importDecision, derived *corev1.Service) (*mcsv1beta1.ServiceImport, error) {
-	m := d.merged
-	want := plan.ServiceImport(m, existing, nameOrDefault(derived, f.derivedName), ipsOf(derived), familiesOf(derived), d.stale)
+// applyServiceImport writes the ServiceImport if it differs from o.imp, and returns o with it.
+func (r *Controller) applyServiceImport(ctx context.Context, f importFacts, d importDecision, o importObjects, out *outcome) importObjects {
+	m, existing := d.merged, o.imp
+	ips, families := ipsOf(o.derived), familiesOf(o.derived)
+	if o.lacksService && existing != nil {
+		ips, families = existing.Spec.IPs, existing.Spec.IPFamilies // the Service gets them back when it can be created
+	}
+	want := plan.ServiceImport(m, existing, nameOrDefault(o.derived, f.derivedName), ips, families, d.stale)
 	plan.SetExportTimes(want, d.times)
 	if d.notImported != nil {
 		plan.SetNotImported(want, d.notImported)
@@ -231,21 +267,24 @@ func (r *Controller) applyServiceImport(ctx context.Context, f importFacts, exis
 	switch {
 	case existing == nil:
 		if err := r.client.Create(ctx, want); err != nil {
-			return nil, fmt.Errorf("creating ServiceImport %s: %w", m.Key, err)
+			out.add(fmt.Errorf("creating ServiceImport %s: %w", m.Key, err))
+			return o
 		}
 		log.FromContext(ctx).Info("Imported service", "clusters", m.Clusters, "type", m.Type)
 	case apiequality.Semantic.DeepEqual(existing, want):
-		return existing, nil
+		return o
 	default:
 		if err := r.client.Update(ctx, want); err != nil {
-			return nil, fmt.Errorf("updating ServiceImport %s: %w", m.Key, err)
+			out.add(fmt.Errorf("updating ServiceImport %s: %w", m.Key, err))
+			return o
 		}
 	}
-	return want, nil
+	o.imp = want
+	return o
 }
 
-// applyDerivedService writes the derived Service if it differs from o.derived, and returns it. If there should be none, it holds the
-// IPs of the existing one.
+// applyDerivedService writes the derived Service if it differs from o.derived, and returns it as it is now, nil if there is none. If there
+// should be none, it holds the IPs of the existing one.
 func (r *Controller) applyDerivedService(ctx context.Context, f importFacts, o importObjects, owned bool) (*corev1.Service, error) {
 	existing, want := o.derived, r.derivedService(o, o.derived, owned)
 	switch {
@@ -255,21 +294,23 @@ func (r *Controller) applyDerivedService(ctx context.Context, f importFacts, o i
 		before := r.previousIPs(f)
 		if len(before) == 0 && f.local == nil {
 			if err := r.serviceIPs.admit(ctx, types.NamespacedName{Namespace: want.Namespace, Name: want.Name}); err != nil {
-				return want, err
+				return nil, r.giveWay(ctx, f.key, err)
 			}
 		}
-		return want, r.createDerivedService(ctx, want, before)
+		created, err := r.createDerivedService(ctx, want, before)
+		return created, r.giveWay(ctx, f.key, err)
 	case plan.MustReplace(existing, want):
 		if err := kube.Delete(ctx, r.client, existing); err != nil {
-			return nil, err
+			return existing, err
 		}
-		return want, r.createDerivedService(ctx, want, nil)
+		created, err := r.createDerivedService(ctx, want, nil)
+		return created, r.giveWay(ctx, f.key, err)
 	case apiequality.Semantic.DeepEqual(existing, want):
 		return existing, nil
 	}
 	plan.RequestIPs(want, r.previousIPs(f)) // only one that another client turned into an ExternalName has none
 	if err := r.client.Update(ctx, want); err != nil {
-		return nil, fmt.Errorf("updating derived Service %s/%s: %w", want.Namespace, want.Name, err)
+		return existing, fmt.Errorf("updating derived Service %s/%s: %w", want.Namespace, want.Name, err)
 	}
 	return want, nil
 }
@@ -279,7 +320,7 @@ func (r *Controller) applyDerivedService(ctx context.Context, f importFacts, o i
 var ipRetries = []time.Duration{50 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond}
 
 // createDerivedService creates the derived Service, with the IPs that it had before if they are free.
-func (r *Controller) createDerivedService(ctx context.Context, want *corev1.Service, before []string) error {
+func (r *Controller) createDerivedService(ctx context.Context, want *corev1.Service, before []string) (*corev1.Service, error) {
 	dynamic := want.DeepCopy()
 	requested := plan.RequestIPs(want, before)
 	err := r.client.Create(ctx, want)
@@ -289,7 +330,7 @@ func (r *Controller) createDerivedService(ctx context.Context, want *corev1.Serv
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return nil, ctx.Err()
 		case <-time.After(delay):
 			err = r.client.Create(ctx, want)
 		}
@@ -300,42 +341,14 @@ func (r *Controller) createDerivedService(ctx context.Context, want *corev1.Serv
 		err = r.client.Create(ctx, want)
 	}
 	if err != nil {
-		return fmt.Errorf("creating derived Service %s/%s: %w", want.Namespace, want.Name, err)
+		return nil, fmt.Errorf("creating derived Service %s/%s: %w", want.Namespace, want.Name, err)
 	}
-	return nil
+	return want, nil
 }
 
 // isIPRefused reports whether err is about the cluster IPs of a Service: they are taken or out of range.
 func isIPRefused(err error) bool {
 	return apierrors.IsInvalid(err) && isAboutField(err, "spec.clusterIP")
-}
-
-// applySlices writes changes in an order in which no endpoint that stays is ever missing.
-func (r *Controller) applySlices(ctx context.Context, key mcs.Key, changes plan.SliceChanges) error {
-	if changes.IsEmpty() {
-		return nil
-	}
-	var written []string
-	for _, s := range slices.Concat(changes.Create, changes.Update, changes.Delete) {
-		written = append(written, s.Name)
-	}
-	r.written.Store(key, written)
-	for _, s := range changes.Create {
-		if err := r.client.Create(ctx, s); err != nil {
-			return fmt.Errorf("creating EndpointSlice %s/%s: %w", s.Namespace, s.Name, err)
-		}
-	}
-	for _, s := range changes.Update {
-		if err := r.client.Update(ctx, s); err != nil {
-			return fmt.Errorf("updating EndpointSlice %s/%s: %w", s.Namespace, s.Name, err)
-		}
-	}
-	for _, s := range changes.Delete {
-		if err := kube.Delete(ctx, r.client, s); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // updateStatus writes status if it differs.

@@ -64,7 +64,9 @@ func TestApplyResumesPartialImport(t *testing.T) {
 			}
 			f := importFacts{key: webKey, derivedName: mcs.DerivedName(webKey)}
 			d := importDecision{merged: mcs.Merge([]mcs.Export{exportOf("cls2", 80)})}
-			if _, err := r.applyObjects(t.Context(), f, d); !c.wantErr(err) {
+			var out outcome
+			r.applyObjects(t.Context(), f, d, r.detectSupport(t.Context(), f, d, &out), &out)
+			if err := out.result(); !c.wantErr(err) {
 				t.Errorf("the error is %v", err)
 			}
 			var imp mcsv1beta1.ServiceImport
@@ -112,7 +114,8 @@ func TestDerivedServiceGetsItsIPBack(t *testing.T) {
 					},
 				}).Build()
 				svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "x"}}
-				if err := (&Controller{client: cl}).createDerivedService(t.Context(), svc, []string{"10.0.0.7"}); err != nil {
+				svc, err := (&Controller{client: cl}).createDerivedService(t.Context(), svc, []string{"10.0.0.7"})
+				if err != nil {
 					t.Fatal(err)
 				}
 				if svc.Spec.ClusterIP != c.want {

@@ -55,13 +55,14 @@ type Controller struct {
 	waiters       *namespaceWaiters
 	budget        *namespaceBudget
 	serviceIPs    *serviceIPs
+	releases      heldReleases
 	// reported holds the keys of imports that are reported as prevented by an object of another owner.
 	reported sync.Map // mcs.Key -> struct{}
 	// lastIPs holds the IPs of the imports, written the names of the slices that the last reconcile of an import wrote, and failing
-	// since when the objects of an import cannot be written.
+	// the imports of which an object cannot be written.
 	lastIPs sync.Map // mcs.Key -> []string
 	written sync.Map // mcs.Key -> []string
-	failing sync.Map // mcs.Key -> time.Time
+	failing sync.Map // mcs.Key -> failure
 }
 
 // Config configures New.
@@ -157,6 +158,7 @@ func (r *Controller) reconcileHeld(ctx context.Context, key mcs.Key) (reconcile.
 
 // apply applies the decision and returns the delay until the next reconcile, 0 if it is needed only after a change.
 func (r *Controller) apply(ctx context.Context, session *membership.Session, f importFacts, d importDecision) (requeueAfter time.Duration, err error) {
+	out := &outcome{}
 	if d.verdict != verdictNotOwned {
 		r.reported.Delete(f.key)
 	}
@@ -170,19 +172,20 @@ func (r *Controller) apply(ctx context.Context, session *membership.Session, f i
 			requeueAfter = newImportDelay
 		}
 	case verdictNotOwned:
-		err = r.reportNotOwned(ctx, f)
+		out.add(r.reportNotOwned(ctx, f))
 	case verdictRemove:
-		err = r.removeImport(ctx, f)
+		r.removeImport(ctx, f, out)
+		r.reportFailure(ctx, f, out)
 	case verdictApply:
-		requeueAfter, err = r.applyImport(ctx, session, f, d)
-		requeueAfter = sooner(requeueAfter, f.lostIn)
-		err = r.reportFailure(ctx, f, err)
+		requeueAfter = sooner(r.applyImport(ctx, session, f, d, out), f.lostIn)
+		r.reportFailure(ctx, f, out)
 	}
-	if err != nil || !f.namespace {
-		return requeueAfter, err
+	if f.namespace {
+		releaseAfter, err := r.releaseHeld(ctx, f.key, f.unusedHeld(d))
+		out.add(err)
+		requeueAfter = sooner(requeueAfter, releaseAfter)
 	}
-	releaseAfter, err := r.releaseHeld(ctx, f.key, f.unusedHeld(d))
-	return sooner(requeueAfter, releaseAfter), err
+	return requeueAfter, out.result()
 }
 
 // Register adds the controller to mgr. It reconciles a service when an object of its import changes, its namespace is created

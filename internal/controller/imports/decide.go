@@ -363,23 +363,37 @@ func (f importFacts) lacksProperties(unknown []string) bool {
 // are the last ones, and the endpoints of stale clusters stay as they are.
 func (d *importDecision) decideEndpoints(f importFacts) {
 	d.stale, d.unreachable = f.staleClusters(d.unknown), f.unreachableClusters()
-	candidates := mcs.Candidates{Exports: d.exports, Drains: f.drains, Tiers: d.tiers, MinimumReady: d.merged.MinimumReady}.
-		WithUnreachable(d.unreachable, f.unreachableRule())
-	d.untouched = d.unknown
+	d.untouched, d.endpoints = d.unknown, d.exports
 	if !f.showsAny(d.unknown) {
-		choice := d.merged.Choose(candidates.WithStale(d.stale, f.staleRule.Policy))
-		condition := mcs.ImportStale(choice.StaleExports(d.stale), f.staleRule)
-		d.endpoints, d.staleness = choice.Exports, &condition
-		d.selection, d.drained = mcs.ImportSelection(d.merged, d.tiers, choice.Served), mcs.ImportDrained(choice.Drained)
-		d.unreachability = mcs.ImportUnreachable(choice, d.unreachable, f.unreachableRule())
+		d.choose(f, nil)
 		return
 	}
 	d.untouched = slices.Concat(d.unknown, d.stale)
 	d.endpoints = slices.DeleteFunc(slices.Clone(d.exports), func(e mcs.Export) bool { return slices.Contains(d.stale, e.Cluster) })
 	d.decideLost(f)
-	// The endpoints in the slices that stay are candidates, too. Those of stale clusters do not replace endpoints of other clusters.
-	candidates.Exports = slices.Concat(d.endpoints, plan.ExportsOf(d.merged, f.slices, d.untouched))
+	d.choose(f, plan.ExportsOf(d.merged, f.slices, d.untouched))
+}
+
+// withRefused returns the decision if the slices of some clusters cannot be written. They stay as they are in current, and endpoints are
+// withdrawn only if others replace them that are in the slices.
+func (d importDecision) withRefused(f importFacts, refused []string, current []*discoveryv1.EndpointSlice) importDecision {
+	d.untouched = slices.Concat(d.untouched, refused)
+	d.endpoints = slices.DeleteFunc(slices.Clone(d.exports), func(e mcs.Export) bool { return slices.Contains(d.untouched, e.Cluster) })
+	d.choose(f, plan.ExportsOf(d.merged, current, d.untouched))
+	return d
+}
+
+// choose leaves in d.endpoints the endpoints that are used, and sets the conditions about that. The endpoints of other exports, whose slices stay as
+// they are, are candidates, too. Those of stale clusters do not replace endpoints of other clusters.
+func (d *importDecision) choose(f importFacts, others []mcs.Export) {
+	candidates := mcs.Candidates{
+		Exports: slices.Concat(d.endpoints, others), Drains: f.drains, Tiers: d.tiers, MinimumReady: d.merged.MinimumReady,
+	}.WithUnreachable(d.unreachable, f.unreachableRule())
 	choice := d.merged.Choose(candidates.WithStale(d.stale, f.staleRule.Policy))
+	if !f.showsAny(d.unknown) {
+		condition := mcs.ImportStale(choice.StaleExports(d.stale), f.staleRule)
+		d.staleness = &condition
+	}
 	d.endpoints = choice.Exports[:len(d.endpoints)]
 	d.selection, d.drained = mcs.ImportSelection(d.merged, d.tiers, choice.Served), mcs.ImportDrained(choice.Drained)
 	d.unreachability = mcs.ImportUnreachable(choice, d.unreachable, f.unreachableRule())

@@ -12,6 +12,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 )
 
 // distributions detects whether the API server supports PreferSameZone and PreferSameNode. Before Kubernetes 1.34 it supports
@@ -34,7 +36,7 @@ func (d *distributions) usable(ctx context.Context, namespace, wanted string) (s
 	switch {
 	case apierrors.IsInvalid(err) && isAboutField(err, "spec.trafficDistribution"):
 		return corev1.ServiceTrafficDistributionPreferClose, nil
-	case isRejected(err):
+	case kube.IsRefused(err):
 		return wanted, nil // by an admission policy: the write of the derived Service shows the result
 	case err != nil:
 		return "", fmt.Errorf("detecting the supported trafficDistribution with a dry run: %w", err)

@@ -8,10 +8,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
@@ -57,7 +57,7 @@ func (f *familyDetector) supported(ctx context.Context, namespace string, wanted
 	case len(known) > 0:
 		f.detected = f.now()
 		return known, nil
-	case isRejected(err):
+	case kube.IsRefused(err):
 		return nil, nil
 	}
 	return nil, fmt.Errorf("detecting the IP families of Services with a dry run: %w", err)
@@ -89,9 +89,4 @@ func dryRunService(ctx context.Context, c client.Client, namespace string, spec 
 	}, Spec: spec}
 	err := c.Create(ctx, svc, client.DryRunAll, client.DisableReadYourWritesConsistency)
 	return svc, err
-}
-
-// isRejected reports whether the API server rejected a request that it understood, as admission policies do.
-func isRejected(err error) bool {
-	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
 }

@@ -2,16 +2,12 @@ package imports
 
 import (
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
 // Metrics measures how fast exports of other clusters are imported. The nil *Metrics is valid and does nothing.
@@ -58,12 +54,11 @@ func (m *Metrics) observePropagation(exports []mcs.Export, now time.Time) {
 	}
 }
 
-// arrivedExports returns those of the exports of other clusters whose slices were written, without changes from before the session.
-func arrivedExports(s *membership.Session, exports []mcs.Export, changes plan.SliceChanges) (arrived []mcs.Export) {
-	written := slices.Concat(changes.Create, changes.Update)
+// arrivedExports returns those of the exports of other clusters whose slices were written, without changes from before the session. written has the
+// clusters of the slices that were created or updated.
+func arrivedExports(s *membership.Session, exports []mcs.Export, written map[string]bool) (arrived []mcs.Export) {
 	for _, exp := range exports {
-		ofExport := func(s *discoveryv1.EndpointSlice) bool { return s.Labels[mcsv1beta1.LabelSourceCluster] == exp.Cluster }
-		if exp.Cluster != s.Identity.ClusterID && !exp.Changed.Before(s.Started) && slices.ContainsFunc(written, ofExport) {
+		if exp.Cluster != s.Identity.ClusterID && !exp.Changed.Before(s.Started) && written[exp.Cluster] {
 			arrived = append(arrived, exp)
 		}
 	}

@@ -5,11 +5,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
 func TestObservePropagationMeasuresWrittenChangesOfOtherClusters(t *testing.T) {
@@ -21,14 +19,13 @@ func TestObservePropagationMeasuresWrittenChangesOfOtherClusters(t *testing.T) {
 		{Cluster: "cls3", Changed: start.Add(-time.Hour)},  // from before the session
 		{Cluster: "cls4", Changed: start.Add(time.Second)}, // not written
 	}
-	slices := importedFrom("cls1", "cls3", "cls2")
-	changes := plan.SliceChanges{Create: slices[:2], Update: []*discoveryv1.EndpointSlice{slices[2]}}
+	written := map[string]bool{"cls1": true, "cls2": true, "cls3": true}
 	registerer := prometheus.NewPedanticRegistry()
 	metrics, err := NewMetrics(registerer)
 	if err != nil {
 		t.Fatal(err)
 	}
-	metrics.observePropagation(arrivedExports(s, exports, changes), start.Add(10*time.Second))
+	metrics.observePropagation(arrivedExports(s, exports, written), start.Add(10*time.Second))
 	families, err := registerer.Gather()
 	if err != nil || len(families) != 2 {
 		t.Fatalf("%d metrics (%v), want 2", len(families), err)

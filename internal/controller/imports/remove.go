@@ -14,46 +14,55 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
-// removeImport deletes the import but holds its IPs: the derived Service stays, without an owner and without endpoints. The garbage
-// collector would delete the slices too, but later, and until then DNS and kube-proxy would send clients there.
-func (r *Controller) removeImport(ctx context.Context, f importFacts) error {
+// removeImport deletes the import but holds its IPs: the derived Service stays, without an owner and without endpoints. The slices come
+// first: the garbage collector would delete them too, but later, and until then DNS and kube-proxy would send clients there. A refused
+// write affects only itself.
+func (r *Controller) removeImport(ctx context.Context, f importFacts, out *outcome) {
 	r.lastIPs.Delete(f.key)
-	r.failing.Delete(f.key)
-	if err := r.removeServices(ctx, f); err != nil {
-		return err
+	set := r.newSliceSet(f, nil, out)
+	var deletions []plan.SliceWrite
+	for _, s := range f.slices {
+		deletions = append(deletions, plan.SliceWrite{Verb: plan.VerbDelete, Slice: s, From: s})
+	}
+	set.write(ctx, deletions)
+	if !r.removeServices(ctx, f, out) {
+		return
 	}
 	if f.imp != nil {
-		if err := kube.Delete(ctx, r.client, f.imp); err != nil {
-			return err
-		}
+		out.add(kube.Delete(ctx, r.client, f.imp))
 	}
 	if r.takeover != nil {
-		if err := r.takeover.DeleteServices(ctx, f.takeover); err != nil {
-			return err
-		}
+		out.add(r.takeover.DeleteServices(ctx, f.takeover))
 	}
-	if err := r.applySlices(ctx, f.key, plan.SliceChanges{Delete: f.slices}); err != nil {
-		return err
+	if out.failed() {
+		return
 	}
 	reason := "no cluster exports the service"
 	if f.excluded {
 		reason = f.denial
 	}
 	log.FromContext(ctx).Info("Removed import", "reason", reason)
-	return nil
 }
 
-// removeServices holds or deletes the derived Service of an import that ends. It comes before the deletion of the ServiceImport: the
-// garbage collector deletes the objects that the ServiceImport owns. The IP of a Service that never had a ServiceImport is not held: no
-// client knows it.
-func (r *Controller) removeServices(ctx context.Context, f importFacts) error {
+// removeServices holds or deletes the derived Service of an import that ends, and reports whether the ServiceImport may be deleted now. It comes
+// before that: the garbage collector deletes the objects that the ServiceImport owns. The IP of a Service that never had a ServiceImport is not
+// held: no client knows it. A Service that may not be held is deleted, since holding is a comfort that must not keep the import.
+func (r *Controller) removeServices(ctx context.Context, f importFacts, out *outcome) (done bool) {
 	switch {
 	case f.derived == nil || f.hasForeignDerived():
-		return nil
+		return true
 	case f.isOrphaned() && len(f.derived.OwnerReferences) == 0:
-		return kube.Delete(ctx, r.client, f.derived)
+		return out.add(kube.Delete(ctx, r.client, f.derived))
 	}
-	return r.endService(ctx, f.key, f.derived)
+	err := r.endService(ctx, f.key, f.derived)
+	if out.add(err) {
+		return true
+	}
+	if !kube.IsRefused(err) && !r.isFailingFor(f.key, failureGrace) {
+		return false
+	}
+	out.add(kube.Delete(ctx, r.client, f.derived))
+	return true
 }
 
 // endService holds the IPs of a derived Service that is not needed now, which may be nil, for the time that the administrator sets.

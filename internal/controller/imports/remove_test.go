@@ -26,9 +26,9 @@ func TestRemoveImportKeepsForeignServices(t *testing.T) {
 			imp := importShowing("cls2")
 			svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: webKey.Namespace, Name: mcs.DerivedName(webKey), Labels: tt.labels}}
 			c := fake.NewClientBuilder().WithScheme(controllertest.Scheme()).WithObjects(imp, svc).Build()
-			r := &Controller{client: c}
-			if err := r.removeImport(t.Context(), importFacts{key: webKey, imp: imp, derived: svc}); err != nil {
-				t.Fatal(err)
+			r, out := &Controller{client: c}, &outcome{}
+			if r.removeImport(t.Context(), importFacts{key: webKey, imp: imp, derived: svc}, out); out.failed() {
+				t.Fatal(out.result())
 			}
 			if found, err := kube.Find(t.Context(), c, client.ObjectKeyFromObject(imp), imp); err != nil || found {
 				t.Errorf("the ServiceImport exists: %t (%v), want it deleted", found, err)

@@ -1,8 +1,10 @@
 package imports
 
 import (
+	"cmp"
 	"context"
-	"errors"
+	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
 // failureGrace is the time for which writes may fail before condition Ready of the import reports it. A shorter failure, as when an API
@@ -40,7 +43,10 @@ func (r *Controller) reportNotOwned(ctx context.Context, f importFacts) error {
 	if !f.isOwn() {
 		return nil
 	}
-	return r.updateNotReady(ctx, f.key, message)
+	if err := r.updateNotReady(ctx, f.key, message); err != nil {
+		return err
+	}
+	return nil
 }
 
 // reportRefused records an event if imp did not have the reasons of c, the condition Refused, before.
@@ -81,34 +87,105 @@ func (r *Controller) reportDrained(imp *mcsv1beta1.ServiceImport, c metav1.Condi
 	r.events.Publish(kube.ClusterDrained(imp, c.Message))
 }
 
-// reportFailure returns err, the error of writing an import. If the error lasts, it sets condition Ready to False and records an event. The
+// failure describes an import of which objects cannot be written.
+type failure struct {
+	since   time.Time
+	message string
+	// reported reports whether the failure is one that a user should see: the API server refuses a write, or the failure lasts.
+	reported bool
+}
+
+// Failure is an import of which objects cannot be written, as the status endpoint shows it.
+type Failure struct {
+	Key     mcs.Key
+	Message string
+	Since   time.Time
+}
+
+// Failures returns the imports of which objects cannot be written, sorted by key. Failures that a retry resolves are not among them.
+func (r *Controller) Failures() (out []Failure) {
+	r.failing.Range(func(key, value any) bool {
+		if f := value.(failure); f.reported {
+			out = append(out, Failure{Key: key.(mcs.Key), Message: f.message, Since: f.since})
+		}
+		return true
+	})
+	slices.SortFunc(out, func(a, b Failure) int {
+		return cmp.Or(strings.Compare(a.Key.Namespace, b.Key.Namespace), strings.Compare(a.Key.Name, b.Key.Name))
+	})
+	return out
+}
+
+// isFailing reports whether the last reconcile of an import failed.
+func (r *Controller) isFailing(key mcs.Key) bool { return r.isFailingFor(key, 0) }
+
+// isFailingFor reports whether all reconciles of an import have failed for some time.
+func (r *Controller) isFailingFor(key mcs.Key, d time.Duration) bool {
+	value, ok := r.failing.Load(key)
+	return ok && r.now().Sub(value.(failure).since) >= d
+}
+
+// recordFailure records the errors of an import and returns the failure. It records an event for each new message that is reported, whether or
+// not there is a ServiceImport.
+func (r *Controller) recordFailure(key mcs.Key, out *outcome) failure {
+	var before failure
+	if value, ok := r.failing.Load(key); ok {
+		before = value.(failure)
+	}
+	switch {
+	case out.isCancelled(), out.err() == nil && out.conflict != nil:
+		return before
+	case out.err() == nil:
+		r.failing.Delete(key)
+		return failure{}
+	}
+	now := failure{since: before.since, message: failurePrefix + out.message(), reported: before.reported}
+	if now.since.IsZero() {
+		now.since = r.now()
+	}
+	now.reported = now.reported || out.isRefused() || r.now().Sub(now.since) >= failureGrace
+	r.failing.Store(key, now)
+	if now.reported && (!before.reported || before.message != now.message) {
+		r.events.Publish(kube.ImportFailed(key, now.message))
+	}
+	return now
+}
+
+// failurePrefix begins the messages of failures.
+const failurePrefix = "Failed to write the import: "
+
+// readyWhileFailing returns condition Ready of an import with errors: False if they are reported, else as it was. known is false if it had none.
+func (r *Controller) readyWhileFailing(key mcs.Key, imp *mcsv1beta1.ServiceImport, out *outcome) (ready metav1.Condition, known bool) {
+	if now := r.recordFailure(key, out); now.reported {
+		return mcs.ImportNotReady(now.message), true
+	}
+	before := meta.FindStatusCondition(imp.Status.Conditions, string(mcsv1beta1.ServiceImportConditionReady))
+	if before == nil {
+		return metav1.Condition{}, false
+	}
+	return *before, true
+}
+
+// reportFailure reports the errors of an import, if they last or the API server refuses a write, with condition Ready of our ServiceImport. The
 // condition becomes True again when the import has been written.
-func (r *Controller) reportFailure(ctx context.Context, f importFacts, err error) error {
-	if err == nil {
-		r.failing.Delete(f.key)
-		return nil
-	}
-	if apierrors.IsConflict(err) || errors.Is(err, context.Canceled) {
-		return err
-	}
-	since, _ := r.failing.LoadOrStore(f.key, r.now())
-	if !isRejected(err) && r.now().Sub(since.(time.Time)) < failureGrace || !f.isOwn() {
-		return err
+func (r *Controller) reportFailure(ctx context.Context, f importFacts, out *outcome) {
+	now := r.recordFailure(f.key, out)
+	if !now.reported || out.err() == nil {
+		return
 	}
 	// ctx may have ended, by the time limit of a reconcile.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), failureGrace)
 	defer cancel()
-	if statusErr := r.updateNotReady(ctx, f.key, "Failed to write the import: "+err.Error()); statusErr != nil && !apierrors.IsConflict(statusErr) {
-		log.FromContext(ctx).Error(statusErr, "Failed to report an import that cannot be written")
+	if err := r.updateNotReady(ctx, f.key, now.message); err != nil && !apierrors.IsConflict(err) && !kube.IsRefused(err) {
+		log.FromContext(ctx).Error(err, "Failed to report an import that cannot be written")
 	}
-	return err
 }
 
-// updateNotReady sets condition Ready of our ServiceImport to False, and records an event if it was not False before.
+// updateNotReady sets condition Ready of our ServiceImport, if there is one, to False.
 func (r *Controller) updateNotReady(ctx context.Context, key mcs.Key, message string) error {
 	var imp mcsv1beta1.ServiceImport
 	found, err := kube.Find(ctx, r.client, kube.NameOf(key), &imp)
-	if err != nil || !found {
+	if err != nil || !found || !plan.IsManaged(&imp) {
 		return err
 	}
 	ready := mcs.ImportNotReady(message)
@@ -119,9 +196,5 @@ func (r *Controller) updateNotReady(ctx context.Context, key mcs.Key, message st
 		return nil
 	}
 	status.Conditions = conditions
-	if err := r.updateStatus(ctx, &imp, status); err != nil {
-		return err
-	}
-	r.events.Publish(kube.ImportFailed(&imp, message))
-	return nil
+	return r.updateStatus(ctx, &imp, status)
 }

@@ -54,9 +54,9 @@ func TestReportFailure(t *testing.T) {
 			}
 			facts := importFacts{key: webKey, imp: imp}
 			for _, err := range []error{tt.first, tt.then} {
-				if got := r.reportFailure(t.Context(), facts, err); !errors.Is(got, err) {
-					t.Errorf("got error %v, want %v", got, err)
-				}
+				out := &outcome{}
+				out.add(err)
+				r.reportFailure(t.Context(), facts, out)
 				now = now.Add(tt.pause)
 				if tt.pause == 0 {
 					break

@@ -62,11 +62,18 @@ func (s *serviceIPs) admit(ctx context.Context, name client.ObjectKey) error {
 	}
 	for isIPv4, limit := range limits {
 		if used := s.used[isIPv4] + len(s.admitted); used >= limit {
-			return fmt.Errorf("imports have %d Service IPs, and may have half of them, so that other Services can be created: add a ServiceCIDR, or import less", used)
+			return shareError{used}
 		}
 	}
 	s.admitted[name] = s.now()
 	return nil
+}
+
+// shareError reports that imports have their share of the Service IPs.
+type shareError struct{ used int }
+
+func (e shareError) Error() string {
+	return fmt.Sprintf("imports have %d Service IPs, and may have half of them, so that other Services can be created: add a ServiceCIDR, or import less", e.used)
 }
 
 // importLimits returns the numbers of IPs that imports may take, by family. A family with a large network has none.

@@ -1,6 +1,9 @@
 package kube
 
 import (
+	"errors"
+	"net/http"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,4 +29,24 @@ func IgnoreTerminatingNamespace(err error) error {
 		return nil
 	}
 	return err
+}
+
+// webhookText is in the errors with status 500 of webhooks, those that deny and those that do not answer.
+const webhookText = "webhook"
+
+// IsRefused reports whether the API server refused a request that it understood, by validation, a quota, an admission policy or a webhook: it
+// refuses the same request again until an administrator changes something.
+func IsRefused(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	switch code := status.Status().Code; code {
+	case http.StatusUnauthorized, http.StatusNotFound, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:
+		return false
+	case http.StatusInternalServerError:
+		return strings.Contains(err.Error(), webhookText)
+	default:
+		return code >= http.StatusBadRequest && code < http.StatusInternalServerError
+	}
 }

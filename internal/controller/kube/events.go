@@ -24,6 +24,8 @@ const (
 	reasonImportFailed = "ImportFailed"
 	// reasonIPChanged: a service could not get back the clusterset IPs that it had.
 	reasonIPChanged = "ClusterSetIPChanged"
+	// reasonIPReleased: clusterset IPs of an ended import are not held any more, because another Service could not be created.
+	reasonIPReleased = "ClusterSetIPReleased"
 	// reasonStale: clusters that export the service have become stale, or send heartbeats again.
 	reasonStale = "StaleCluster"
 	// reasonUnreachable: pods of this cluster cannot reach clusters that export the service, or reach them again.
@@ -70,11 +72,15 @@ func OverBudget(exp client.Object, message string) Event {
 // ImportOverBudget warns about a service that is not imported because its namespace has too many imports. The event is in the namespace, about
 // the ServiceImport that does not exist.
 func ImportOverBudget(key mcs.Key, message string) Event {
-	imp := &mcsv1beta1.ServiceImport{
+	return Event{importOf(key), corev1.EventTypeWarning, reasonOverBudget, message}
+}
+
+// importOf returns a reference to the ServiceImport of key, which need not exist.
+func importOf(key mcs.Key) client.Object {
+	return &mcsv1beta1.ServiceImport{
 		TypeMeta:   metav1.TypeMeta{APIVersion: mcsv1beta1.GroupVersion.String(), Kind: "ServiceImport"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name},
 	}
-	return Event{imp, corev1.EventTypeWarning, reasonOverBudget, message}
 }
 
 // ConditionNeedsAction warns about a condition of a ServiceExport that the user must act upon.
@@ -87,14 +93,19 @@ func NotManaged(obj client.Object, message string) Event {
 	return Event{obj, corev1.EventTypeWarning, reasonNotManaged, message}
 }
 
-// ImportFailed warns about an import whose objects cannot be written.
-func ImportFailed(imp client.Object, message string) Event {
-	return Event{imp, corev1.EventTypeWarning, reasonImportFailed, message}
+// ImportFailed warns about an import whose objects cannot be written. Its ServiceImport need not exist.
+func ImportFailed(key mcs.Key, message string) Event {
+	return Event{importOf(key), corev1.EventTypeWarning, reasonImportFailed, message}
 }
 
 // ClusterSetIPChanged warns about an import with other IPs than before.
 func ClusterSetIPChanged(imp client.Object, message string) Event {
 	return Event{imp, corev1.EventTypeWarning, reasonIPChanged, message}
+}
+
+// HeldIPReleased reports that the clusterset IPs of an ended import, whose ServiceImport does not exist, were released early.
+func HeldIPReleased(key mcs.Key, message string) Event {
+	return Event{importOf(key), corev1.EventTypeNormal, reasonIPReleased, message}
 }
 
 // ClusterBecameStale warns about an import with a source cluster that has become stale.

@@ -42,6 +42,8 @@ type statusSource struct {
 	membership   Membership
 	exports      *exports.Controller
 	imports      *imports.Controller
+	// failures returns the imports of which objects cannot be written.
+	failures func() []imports.Failure
 	requests     *registry.Metrics
 	reader       client.Reader
 	// healthPort is the port of the controllers' probes, "" if they are off.
@@ -62,7 +64,7 @@ func AddStatus(mgr manager.Manager, options config.Options, requests *registry.M
 		return nil
 	}
 	source := &statusSource{
-		registryName: options.Registry.Name, membership: m, exports: exports, imports: imports, requests: requests,
+		registryName: options.Registry.Name, membership: m, exports: exports, imports: imports, failures: imports.Failures, requests: requests,
 		reader: mgr.GetCache(), elected: mgr.Elected(), guard: g, paths: p,
 	}
 	if port := serving.ProbePort(); port != 0 {
@@ -91,7 +93,8 @@ func (s *statusSource) Status(ctx context.Context) status.Status {
 	if state.Next != (mcs.Identity{}) {
 		out.Next = &state.Next
 	}
-	out.Imports, out.HeldImports = s.importProblems(ctx, out.Time)
+	out.Imports = s.importProblems(ctx, out.Time)
+	out.HeldImports, out.Held = s.heldImports(ctx)
 	out.ImportPolicy, out.Refused = s.importPolicy()
 	if session == nil {
 		out.Problem = problem
@@ -184,34 +187,58 @@ func (s *statusSource) importPolicy() (p *status.ImportPolicy, refused []status.
 	return p, refused
 }
 
-// importProblems returns the ServiceImports that are not Ready, sorted, and the number of ended imports whose IPs are held.
-func (s *statusSource) importProblems(ctx context.Context, now time.Time) (problems []status.ImportProblem, held int) {
+// reasonNotWritten is the reason of an import problem that no condition shows: an object of the import cannot be written.
+const reasonNotWritten = "NotWritten"
+
+// importProblems returns the imports that are not Ready or cannot be written, sorted.
+func (s *statusSource) importProblems(ctx context.Context, now time.Time) (problems []status.ImportProblem) {
 	if !s.leads() {
-		return nil, 0
+		return nil
+	}
+	failing := map[mcs.Key]string{}
+	for _, f := range s.failures() {
+		failing[f.Key] = f.Message
 	}
 	var imports mcsv1beta1.ServiceImportList
 	if s.reader.List(ctx, &imports, client.UnsafeDisableDeepCopy, client.MatchingLabels{plan.LabelAppManagedBy: plan.ManagedBy}) != nil {
-		return nil, 0
+		imports.Items = nil
 	}
 	for i := range imports.Items {
+		key := kube.KeyOf(client.ObjectKeyFromObject(&imports.Items[i]))
 		readiness := meta.FindStatusCondition(imports.Items[i].Status.Conditions, string(mcsv1beta1.ServiceImportConditionReady))
-		if readiness == nil || readiness.Status == metav1.ConditionTrue ||
-			readiness.Reason == string(mcsv1beta1.ServiceImportReasonPending) && now.Sub(readiness.LastTransitionTime.Time) < pendingImport {
+		if readiness == nil || readiness.Status == metav1.ConditionTrue || failing[key] == "" && isStarting(*readiness, now) {
 			continue
 		}
-		problems = append(problems, status.ImportProblem{
-			Key: kube.KeyOf(client.ObjectKeyFromObject(&imports.Items[i])), Reason: readiness.Reason, Message: readiness.Message,
-		})
+		delete(failing, key)
+		problems = append(problems, status.ImportProblem{Key: key, Reason: readiness.Reason, Message: readiness.Message})
+	}
+	for key, message := range failing {
+		problems = append(problems, status.ImportProblem{Key: key, Reason: reasonNotWritten, Message: message})
 	}
 	slices.SortFunc(problems, func(a, b status.ImportProblem) int { return compareKeys(a.Key, b.Key) })
+	return problems
+}
+
+// isStarting reports whether a condition Ready that is False is that of a new import.
+func isStarting(readiness metav1.Condition, now time.Time) bool {
+	return readiness.Reason == string(mcsv1beta1.ServiceImportReasonPending) && now.Sub(readiness.LastTransitionTime.Time) < pendingImport
+}
+
+// heldImports returns the number of ended imports whose IPs are held, and those that are held longest.
+func (s *statusSource) heldImports(ctx context.Context) (n int, held []status.HeldImport) {
 	var services corev1.ServiceList
-	if s.reader.List(ctx, &services, client.UnsafeDisableDeepCopy, client.MatchingLabels{plan.LabelAppManagedBy: plan.ManagedBy}) != nil {
-		return problems, 0
+	if !s.leads() || s.reader.List(ctx, &services, client.UnsafeDisableDeepCopy, client.MatchingLabels{plan.LabelAppManagedBy: plan.ManagedBy}) != nil {
+		return 0, nil
 	}
 	for i := range services.Items {
-		held += boolValue(plan.IsHeld(&services.Items[i]))
+		svc := &services.Items[i]
+		if since, isHeld := plan.HeldSince(svc); isHeld {
+			key := mcs.Key{Namespace: svc.Namespace, Name: svc.Labels[mcsv1beta1.LabelServiceName]}
+			held = append(held, status.HeldImport{Key: key, IPs: slices.Clone(svc.Spec.ClusterIPs), Since: since})
+		}
 	}
-	return problems, held
+	slices.SortFunc(held, func(a, b status.HeldImport) int { return cmp.Or(a.Since.Compare(b.Since), compareKeys(a.Key, b.Key)) })
+	return len(held), held[:min(len(held), status.MaxHeld)]
 }
 
 // budgets returns the use of all budgets, and the imports that wait because their namespace has too many.

@@ -13,6 +13,7 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/imports"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
@@ -118,22 +119,40 @@ func TestImportProblems(t *testing.T) {
 		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, Labels: ours, Annotations: annotations}}
 	}
 	elected := make(chan struct{})
-	s := &statusSource{elected: elected, reader: fake.NewClientBuilder().WithScheme(controllertest.Scheme()).WithObjects(
+	var failures []imports.Failure
+	s := &statusSource{elected: elected, failures: func() []imports.Failure { return failures }, reader: fake.NewClientBuilder().WithScheme(controllertest.Scheme()).WithObjects(
 		importWith("a", ours, ready, time.Hour), importWith("new", ours, pending, time.Second), importWith("slow", ours, pending, time.Minute),
 		importWith("ipv6", ours, failed, time.Second), importWith("foreign", nil, failed, time.Hour),
 		&mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "no-conditions", Labels: ours}},
 		service("derived", nil), service("held", map[string]string{plan.AnnotationHeldSince: "2026-07-01T12:00:00Z"}),
 	).Build()}
-	if problems, held := s.importProblems(t.Context(), now); len(problems) != 0 || held != 0 {
-		t.Errorf("a standby has problems %v and %d held IPs", problems, held)
+	if n, held := s.heldImports(t.Context()); len(s.importProblems(t.Context(), now)) != 0 || n != 0 || len(held) != 0 {
+		t.Errorf("a standby has problems, or %d held IPs", n)
 	}
 	close(elected)
-	got, held := s.importProblems(t.Context(), now)
+	if n, held := s.heldImports(t.Context()); n != 1 || len(held) != 1 || held[0].Since.IsZero() {
+		t.Errorf("%d held IPs, %v, want 1 with its time", n, held)
+	}
+	got := s.importProblems(t.Context(), now)
 	want := []status.ImportProblem{
 		{Key: mcs.Key{Namespace: "n", Name: "ipv6"}, Reason: "IPFamilyNotSupported", Message: "only IPv6"},
 		{Key: mcs.Key{Namespace: "n", Name: "slow"}, Reason: "Pending", Message: "no IP"},
 	}
-	if diff := cmp.Diff(want, got); diff != "" || held != 1 {
-		t.Errorf("%d held IPs, want 1; problems (-want +got):\n%s", held, diff)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("problems (-want +got):\n%s", diff)
+	}
+
+	// Imports that cannot be written are problems at once, with or without a ServiceImport.
+	for _, name := range []string{"absent", "new", "slow"} {
+		failures = append(failures, imports.Failure{Key: mcs.Key{Namespace: "n", Name: name}, Message: "refused"})
+	}
+	want = []status.ImportProblem{
+		{Key: mcs.Key{Namespace: "n", Name: "absent"}, Reason: "NotWritten", Message: "refused"},
+		want[0],
+		{Key: mcs.Key{Namespace: "n", Name: "new"}, Reason: "Pending", Message: "no IP"},
+		want[1],
+	}
+	if diff := cmp.Diff(want, s.importProblems(t.Context(), now)); diff != "" {
+		t.Errorf("problems with failures (-want +got):\n%s", diff)
 	}
 }
