@@ -1,4 +1,4 @@
-// Package export has the commands export and unexport.
+// Package export has the commands export, unexport and release.
 package export
 
 import (
@@ -21,9 +21,9 @@ import (
 // exportWait is the time in which the registry normally shows an export: the conformance suite allows 20 s.
 const exportWait = 20 * time.Second
 
-// Commands returns the commands export and unexport.
+// Commands returns the commands export, unexport and release.
 func Commands(s *session.Session) []*cobra.Command {
-	return []*cobra.Command{exportCommand(s), unexportCommand(s)}
+	return []*cobra.Command{exportCommand(s), unexportCommand(s), releaseCommand(s)}
 }
 
 func exportCommand(s *session.Session) *cobra.Command {

@@ -17,6 +17,18 @@ func TestSessions(t *testing.T) {
 		}, Lines: []string{
 			"export web --wait 0s", "export web --wait 5ms", "export web --wait 0s --context cls1,cls2", "unexport web --context cls1,cls2",
 		}},
+		{Name: "release", Setup: func(c clitest.Clusters) {
+			service := func(name string, annotations map[string]string) *corev1.Service {
+				return &corev1.Service{
+					ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "imported-" + name, Annotations: annotations, Labels: map[string]string{
+						"app.kubernetes.io/managed-by": "cloud-map-mcs-controller", "multicluster.kubernetes.io/service-name": name,
+					}},
+					Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.7", ClusterIPs: []string{"10.96.0.7"}},
+				}
+			}
+			c["cls1"].Add(service("web", map[string]string{"multicluster.k8s.aws/held-since": "2026-07-01T12:00:00Z"}))
+			c["cls1"].Add(service("used", nil))
+		}, Lines: []string{"release web --context cls1,cls2", "release web", "release used"}},
 		{Name: "export-ready", Setup: clitest.ExportWeb, Lines: []string{"export web"}},
 	})
 }

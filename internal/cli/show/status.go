@@ -3,6 +3,7 @@ package show
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -60,6 +61,7 @@ func printStatuses(s *session.Session, format session.Format, statuses []Cluster
 		printMembers(t, statuses, wide)
 		printPaths(t, statuses)
 		if wide {
+			printHeld(t, statuses)
 			printRequests(t, statuses)
 		}
 		for i, line := range problems {
@@ -196,6 +198,27 @@ func memberState(m status.Member) string {
 		return "drained " + string(m.Drain)
 	}
 	return "ok"
+}
+
+// printHeld prints the clusterset IPs that ended imports hold.
+func printHeld(t *session.Table, statuses []ClusterStatus) {
+	hasHeader := false
+	for _, c := range statuses {
+		if c.Status == nil {
+			continue
+		}
+		for _, h := range c.Status.Held {
+			if !hasHeader {
+				hasHeader = true
+				t.Line("")
+				t.Row("HELD IN", "IMPORT", "IPS", "ENDED")
+			}
+			t.Row(c.Context, h.Key, strings.Join(h.IPs, ","), c.Status.Time.Sub(h.Since).Round(time.Second).String()+" ago")
+		}
+		if more := c.Status.HeldImports - len(c.Status.Held); more > 0 {
+			t.Row(c.Context, fmt.Sprintf("and %d more", more), "", "")
+		}
+	}
 }
 
 func printRequests(t *session.Table, statuses []ClusterStatus) {

@@ -1,0 +1,84 @@
+package imports
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+)
+
+// heldService returns a Service that holds the IPs of an ended import since a minute of 12 o'clock.
+func heldService(namespace, name, since string) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: "imported-" + name, Annotations: map[string]string{plan.AnnotationHeldSince: "2026-07-01T12:" + since + ":00Z"},
+			Labels: map[string]string{plan.LabelAppManagedBy: plan.ManagedBy, mcsv1beta1.LabelServiceName: name},
+		},
+		Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.7", ClusterIPs: []string{"10.96.0.7"}},
+	}
+}
+
+func TestGiveWay(t *testing.T) {
+	quota := apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "web", errors.New("exceeded quota: none, used: services=1"))
+	full := apierrors.NewInternalError(errors.New("failed to allocate a serviceIP: range is full"))
+	for name, tt := range map[string]struct {
+		err  error
+		want []string // the released imports, by attempt
+	}{
+		"a quota: the oldest of the namespace": {err: quota, want: []string{"demo/older", "demo/younger", ""}},
+		"a full range: the oldest of all":      {err: full, want: []string{"shop/oldest", "demo/older", "demo/younger", ""}},
+		"the share of imports":                 {err: shareError{8}, want: []string{"shop/oldest"}},
+		"a policy":                             {err: apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "web", errors.New("denied")), want: []string{""}},
+		"no error":                             {want: []string{""}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			now := time.Date(2026, 7, 1, 13, 0, 0, 0, time.UTC)
+			used := heldService("demo", "used", "00")
+			delete(used.Annotations, plan.AnnotationHeldSince)
+			r := &Controller{
+				client: fake.NewClientBuilder().WithScheme(controllertest.Scheme()).WithObjects(
+					heldService("demo", "younger", "30"), heldService("demo", "older", "20"), heldService("shop", "oldest", "10"), used).Build(),
+				now: func() time.Time { return now }, events: kube.EventRecorder{Recorder: events.NewFakeRecorder(10)},
+			}
+			for _, want := range tt.want {
+				left := countServices(t, r)
+				err := r.giveWay(context.Background(), webKey, tt.err)
+				if want == "" {
+					if !errors.Is(err, tt.err) || countServices(t, r) != left {
+						t.Errorf("error %v and %d Services released, want none", err, left-countServices(t, r))
+					}
+					continue
+				}
+				if err == nil || !strings.Contains(err.Error(), "of the ended import "+want) || kube.IsRefused(err) || countServices(t, r) != left-1 {
+					t.Errorf("error %v, want %s released, and a retry", err, want)
+				}
+				if again := r.giveWay(context.Background(), webKey, tt.err); !errors.Is(again, tt.err) || countServices(t, r) != left-1 {
+					t.Errorf("error %v: another one is released within %s", again, releasePause)
+				}
+				now = now.Add(releasePause)
+			}
+		})
+	}
+}
+
+func countServices(t *testing.T, r *Controller) int {
+	t.Helper()
+	var list corev1.ServiceList
+	if err := r.client.List(t.Context(), &list); err != nil {
+		t.Fatal(err)
+	}
+	return len(list.Items)
+}
