@@ -459,17 +459,6 @@ func TestMergedBackends(t *testing.T) {
 			want:   []Backends{{nil, one}},
 		},
 		{
-			name:   "headless: some have ports, others not",
-			oldest: webExport("cls1", 0, headless),
-			export: webExport("cls2", 1, headless, withPorts(), func(e *Export) { e.Backends = []Backends{{[]BackendPort{bp("x", 1)}, one}} }),
-			want:   []Backends{{nil, one}},
-		},
-		{
-			name:   "headless: no traffic to clusters that do not have the port",
-			oldest: webExport("cls1", 0, headless),
-			export: webExport("cls2", 1, headless, withPorts(tcp("http", 81))),
-		},
-		{
 			name:   "type conflict, the clusterset IP wins: without ports no endpoint can be reached",
 			oldest: webExport("cls1", 0),
 			export: webExport("cls2", 1, headless, withPorts(), func(e *Export) { e.Backends = []Backends{{nil, one}} }),
