@@ -55,6 +55,10 @@ func withFamilies(families ...corev1.IPFamily) func(*Export) {
 	return func(e *Export) { e.IPFamilies = families }
 }
 
+func withBackends(backends ...Backends) func(*Export) {
+	return func(e *Export) { e.Backends = backends }
+}
+
 func headless(e *Export) { e.Type = mcsv1beta1.Headless }
 
 func clientIP(seconds int32) func(*Export) {

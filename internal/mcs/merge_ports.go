@@ -124,12 +124,17 @@ func truncateMessages(messages []string) []string {
 	return append(messages[:enumerateMax:enumerateMax], fmt.Sprintf("and %d more ports", len(messages)-enumerateMax))
 }
 
-// Backends returns the backends of e that the merged service uses. It keeps a backend port if e exposes a protocol and number of
-// m, under any name, and renames it to the name in m. Traffic to a port on which clusters disagree thus goes only to clusters
-// that expose it. Endpoints without a remaining port are dropped.
+// Backends returns the backends of e that the merged service uses.
 //
-// Clients of a headless service use addresses without ports, so its endpoints without ports remain.
+// For a clusterset IP it keeps a backend port if e exposes a protocol and number of m, under any name, and renames it to the name in m.
+// Traffic to a port on which clusters disagree thus goes only to clusters that expose it. Endpoints without a remaining port are dropped.
+//
+// For a headless service it returns all backends with their own ports: clients connect to the addresses of the endpoints, and CoreDNS
+// reads names and numbers of ports from the EndpointSlices. There is no port translation that the Services' ports could decide.
 func (m Merged) Backends(e Export) []Backends {
+	if m.Type == mcsv1beta1.Headless {
+		return groupBackends(e.Backends)
+	}
 	names := m.portNames(e)
 	var out []Backends
 	for _, b := range e.Backends {
@@ -140,8 +145,7 @@ func (m Merged) Backends(e Export) []Backends {
 				ports = append(ports, p)
 			}
 		}
-		portless := m.Type == mcsv1beta1.Headless && (len(b.Ports) == 0 || len(e.Ports) == 0)
-		if len(ports) > 0 || portless {
+		if len(ports) > 0 {
 			out = append(out, Backends{Ports: ports, Endpoints: b.Endpoints})
 		}
 	}

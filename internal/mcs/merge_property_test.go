@@ -42,6 +42,9 @@ func anyExport(t *rapid.T, cluster string) Export {
 		for _, p := range e.Ports {
 			b.Ports = append(b.Ports, BackendPort{p.Name, p.Protocol, p.Port + int32(i)})
 		}
+		if rapid.IntRange(0, 3).Draw(t, "made by hand") == 0 { // a slice that follows no Service port
+			b.Ports = rapid.SampledFrom([][]BackendPort{nil, {{"b", corev1.ProtocolTCP, 7}}, {{"", corev1.ProtocolUDP, 8}}}).Draw(t, "slice ports")
+		}
 		for _, n := range rapid.SliceOfN(rapid.Byte(), 0, 3).Draw(t, "endpoints") {
 			b.Endpoints = append(b.Endpoints, Endpoint{Address: netip.AddrFrom4([4]byte{10, 0, 0, n}), Ready: n%2 == 0})
 		}
@@ -114,6 +117,31 @@ func TestMergeKeepsTheRulesOfServices(t *testing.T) {
 						t.Fatalf("backend port %v is none of %v", p, m.Ports)
 					}
 				}
+			}
+		}
+	})
+}
+
+// Whatever the Services of the other clusters have, a headless import has all endpoints of each cluster, with the ports of its slices.
+func TestHeadlessBackendsAreThoseOfTheSlices(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		exports := anyExports(t, 1)
+		for i := range exports {
+			if rapid.Bool().Draw(t, "headless") {
+				exports[i].Type = mcsv1beta1.Headless
+			}
+		}
+		exports[0].Type, exports[0].Created = mcsv1beta1.Headless, start.Add(-time.Hour)
+		m := Merge(exports)
+		chosen := m.Choose(Candidates{Exports: exports}).Exports
+		for i, e := range exports {
+			e.Type = mcsv1beta1.Headless
+			want := e.Canonical().Backends
+			if diff := cmp.Diff(want, m.Backends(exports[i]), compareAddr); diff != "" {
+				t.Fatalf("backends of %s (-slices +import):\n%s", e.Cluster, diff)
+			}
+			if diff := cmp.Diff(want, m.Backends(chosen[i]), compareAddr); diff != "" {
+				t.Fatalf("chosen backends of %s (-slices +import):\n%s", e.Cluster, diff)
 			}
 		}
 	})

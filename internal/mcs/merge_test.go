@@ -459,6 +459,49 @@ func TestMergedBackends(t *testing.T) {
 			want:   []Backends{{nil, one}},
 		},
 		{
+			name:   "headless: another number of the Service port",
+			oldest: webExport("cls1", 0, headless),
+			export: webExport("cls2", 1, headless, withPorts(tcp("http", 81)), withBackends(Backends{[]BackendPort{bp("http", 80)}, one})),
+			want:   []Backends{{[]BackendPort{bp("http", 80)}, one}},
+		},
+		{
+			name:   "headless: another name of the Service port",
+			oldest: webExport("cls1", 0, headless),
+			export: webExport("cls2", 1, headless, withPorts(tcp("web", 80)), withBackends(Backends{[]BackendPort{bp("web", 8080)}, one})),
+			want:   []Backends{{[]BackendPort{bp("web", 8080)}, one}},
+		},
+		{
+			name:   "headless: another protocol",
+			oldest: webExport("cls1", 0, headless),
+			export: webExport("cls2", 1, headless, withPorts(Port{Protocol: corev1.ProtocolUDP, Port: 53}), withBackends(Backends{[]BackendPort{{Protocol: corev1.ProtocolUDP, Port: 53}}, one})),
+			want:   []Backends{{[]BackendPort{{Protocol: corev1.ProtocolUDP, Port: 53}}, one}},
+		},
+		{
+			name:   "headless: the slice has the name of no Service port",
+			oldest: webExport("cls1", 0, headless, withPorts(tcp("", 80))),
+			export: webExport("cls2", 1, headless, withPorts(tcp("", 80)), withBackends(Backends{[]BackendPort{bp("http", 80)}, one})),
+			want:   []Backends{{[]BackendPort{bp("http", 80)}, one}},
+		},
+		{
+			name:   "headless: a slice with ports of a Service without",
+			oldest: webExport("cls1", 0, headless),
+			export: webExport("cls2", 1, headless, withPorts(), withBackends(Backends{[]BackendPort{bp("x", 1)}, one})),
+			want:   []Backends{{[]BackendPort{bp("x", 1)}, one}},
+		},
+		{
+			name:   "headless: a slice without ports of a Service with ports",
+			oldest: webExport("cls1", 0, headless),
+			export: webExport("cls2", 1, headless, withBackends(Backends{nil, one})),
+			want:   []Backends{{nil, one}},
+		},
+		{
+			name:   "headless: several slices with different ports",
+			oldest: webExport("cls1", 0, headless),
+			export: webExport("cls2", 1, headless, withBackends(
+				Backends{[]BackendPort{bp("b", 2)}, two}, Backends{[]BackendPort{bp("a", 1), bp("http", 80)}, one}, Backends{[]BackendPort{bp("b", 2)}, one})),
+			want: []Backends{{[]BackendPort{bp("a", 1), bp("http", 80)}, one}, {[]BackendPort{bp("b", 2)}, []Endpoint{one[0], two[0]}}},
+		},
+		{
 			name:   "type conflict, the clusterset IP wins: without ports no endpoint can be reached",
 			oldest: webExport("cls1", 0),
 			export: webExport("cls2", 1, headless, withPorts(), func(e *Export) { e.Backends = []Backends{{nil, one}} }),
@@ -466,7 +509,7 @@ func TestMergedBackends(t *testing.T) {
 		{
 			name:   "type conflict, headless wins",
 			oldest: webExport("cls1", 0, headless),
-			export: webExport("cls2", 1),
+			export: webExport("cls2", 1, withPorts(tcp("http", 81))),
 			want:   []Backends{{[]BackendPort{bp("http", 8080)}, []Endpoint{readyEndpoint("10.10.0.1")}}},
 		},
 	}
