@@ -105,19 +105,16 @@ func (m Merged) servedUses(exports []Export) map[use]bool {
 }
 
 // IsServed reports whether exports have a ready endpoint for every use that clients have for the service: each port in each of its IP
-// families, or for a headless service each family.
-func (m Merged) IsServed(exports []Export) bool {
+// families. Clients of a headless service use all addresses that they find, whatever its IP families are, so there it is each family in
+// which lost, the exports that are to be replaced, have a ready endpoint.
+func (m Merged) IsServed(exports, lost []Export) bool {
 	served := m.servedUses(exports)
+	if m.Type == mcsv1beta1.Headless {
+		return !isMissingAny(served, m.servedUses(lost))
+	}
 	for _, family := range m.IPFamilies {
-		ipv4 := family == corev1.IPv4Protocol
-		if m.Type == mcsv1beta1.Headless {
-			if !served[use{ipv4: ipv4}] {
-				return false
-			}
-			continue
-		}
 		for _, p := range m.Ports {
-			if !served[use{port: p.Name, ipv4: ipv4}] {
+			if !served[use{port: p.Name, ipv4: family == corev1.IPv4Protocol}] {
 				return false
 			}
 		}

@@ -239,23 +239,38 @@ func TestIsServed(t *testing.T) {
 		e.Backends = []Backends{b}
 		return e
 	}
+	served := func(ports ...Port) []Export { return []Export{exportWith("10.0.0.1", true, ports...)} }
+	lost := func(addresses ...string) (out []Export) {
+		for _, a := range addresses {
+			out = append(out, exportWith(a, true))
+		}
+		return out
+	}
 	v4, v6 := []corev1.IPFamily{corev1.IPv4Protocol}, []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
 	http, admin := port("http", 80), port("admin", 81)
 	for _, tt := range []struct {
 		name    string
 		merged  Merged
 		exports []Export
+		lost    []Export
 		want    bool
 	}{
-		{"all ports", Merged{Type: mcsv1beta1.ClusterSetIP, Ports: []Port{http}, IPFamilies: v4}, []Export{exportWith("10.0.0.1", true, http)}, true},
-		{"one of two ports", Merged{Type: mcsv1beta1.ClusterSetIP, Ports: []Port{http, admin}, IPFamilies: v4}, []Export{exportWith("10.0.0.1", true, http)}, false},
-		{"one of two families", Merged{Type: mcsv1beta1.ClusterSetIP, Ports: []Port{http}, IPFamilies: v6}, []Export{exportWith("10.0.0.1", true, http)}, false},
-		{"not ready", Merged{Type: mcsv1beta1.ClusterSetIP, Ports: []Port{http}, IPFamilies: v4}, []Export{exportWith("10.0.0.1", false, http)}, false},
-		{"no export", Merged{Type: mcsv1beta1.ClusterSetIP, Ports: []Port{http}, IPFamilies: v4}, nil, false},
-		{"headless", Merged{Type: mcsv1beta1.Headless, IPFamilies: v4}, []Export{exportWith("10.0.0.1", true)}, true},
-		{"headless, families unknown", Merged{Type: mcsv1beta1.Headless}, []Export{exportWith("10.0.0.1", true)}, false},
+		{"all ports", Merged{Type: mcsv1beta1.ClusterSetIP, Ports: []Port{http}, IPFamilies: v4}, served(http), nil, true},
+		{"one of two ports", Merged{Type: mcsv1beta1.ClusterSetIP, Ports: []Port{http, admin}, IPFamilies: v4}, served(http), nil, false},
+		{"one of two families", Merged{Type: mcsv1beta1.ClusterSetIP, Ports: []Port{http}, IPFamilies: v6}, served(http), nil, false},
+		{"not ready", Merged{Type: mcsv1beta1.ClusterSetIP, Ports: []Port{http}, IPFamilies: v4}, []Export{exportWith("10.0.0.1", false, http)}, nil, false},
+		{"no export", Merged{Type: mcsv1beta1.ClusterSetIP, Ports: []Port{http}, IPFamilies: v4}, nil, nil, false},
+		{"headless", Merged{Type: mcsv1beta1.Headless, IPFamilies: v4}, served(), lost("10.9.0.1"), true},
+		{"headless, families unknown", Merged{Type: mcsv1beta1.Headless}, served(), lost("10.9.0.1"), true},
+		{"headless, other ports", Merged{Type: mcsv1beta1.Headless, Ports: []Port{http, admin}}, served(http), lost("10.9.0.1"), true},
+		{"headless, not ready", Merged{Type: mcsv1beta1.Headless, IPFamilies: v4}, []Export{exportWith("10.0.0.1", false)}, lost("10.9.0.1"), false},
+		// The API server gives a headless Service without selector both families, also in a cluster that has one.
+		{"headless, a family without endpoints", Merged{Type: mcsv1beta1.Headless, IPFamilies: v6}, served(), lost("10.9.0.1"), true},
+		{"headless, the last endpoints of a family", Merged{Type: mcsv1beta1.Headless, IPFamilies: v6}, served(), lost("10.9.0.1", "fd00::9"), false},
+		{"headless, the last endpoints of a family that the oldest export does not have", Merged{Type: mcsv1beta1.Headless, IPFamilies: v4}, served(), lost("fd00::9"), false},
+		{"headless, nothing is lost", Merged{Type: mcsv1beta1.Headless, IPFamilies: v4}, nil, nil, true},
 	} {
-		if got := tt.merged.IsServed(tt.exports); got != tt.want {
+		if got := tt.merged.IsServed(tt.exports, tt.lost); got != tt.want {
 			t.Errorf("%s: served is %t, want %t", tt.name, got, tt.want)
 		}
 	}

@@ -406,7 +406,7 @@ func (d *importDecision) decideLost(f importFacts) {
 	if !f.lost || len(lost) == 0 || f.containsAny(f.view.Unknown) {
 		return
 	}
-	kept := f.staleRule.Policy == mcs.StaleKeep || f.staleRule.Policy != mcs.StaleWithdrawAll && !d.merged.IsServed(d.endpoints)
+	kept := f.staleRule.Policy == mcs.StaleKeep || f.staleRule.Policy != mcs.StaleWithdrawAll && !d.merged.IsServed(d.endpoints, plan.ExportsOf(d.merged, f.slices, lost))
 	var stale []mcs.StaleExport
 	for _, c := range lost {
 		stale = append(stale, mcs.StaleExport{Cluster: c, Kept: kept})

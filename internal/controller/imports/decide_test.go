@@ -567,6 +567,42 @@ func TestDecideStale(t *testing.T) {
 	}
 }
 
+// Of a headless service, a cluster that was not seen since the start keeps its endpoints only in a family in which no other cluster has a ready one, whatever
+// the families and ports of the Services are. The API server gives headless Services without selector both families in a cluster with one.
+func TestDecideImport_LostClusterOfHeadless(t *testing.T) {
+	slice := func(address string, family discoveryv1.AddressType) *discoveryv1.EndpointSlice {
+		s := importedFrom("cls2")[0]
+		s.AddressType, s.Endpoints = family, []discoveryv1.Endpoint{{Addresses: []string{address}}}
+		return s
+	}
+	ipv4, ipv6 := slice("10.2.0.1", discoveryv1.AddressTypeIPv4), slice("fd00::2", discoveryv1.AddressTypeIPv6)
+	imp := importShowing("cls2", "cls3")
+	imp.Spec.Type = mcsv1beta1.Headless
+	other := exportOf("cls3", 80)
+	other.Type = mcsv1beta1.Headless
+	for name, tt := range map[string]struct {
+		families []corev1.IPFamily
+		slices   []*discoveryv1.EndpointSlice
+		want     string
+	}{
+		"replaced":                                 {[]corev1.IPFamily{corev1.IPv4Protocol}, []*discoveryv1.EndpointSlice{ipv4}, mcs.StaleReasonWithdrawn},
+		"a family in which nothing is":             {[]corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}, []*discoveryv1.EndpointSlice{ipv4}, mcs.StaleReasonWithdrawn},
+		"the last of a family":                     {[]corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}, []*discoveryv1.EndpointSlice{ipv4, ipv6}, mcs.StaleReasonLastEndpoints},
+		"the last of a family that no Service has": {[]corev1.IPFamily{corev1.IPv4Protocol}, []*discoveryv1.EndpointSlice{ipv6}, mcs.StaleReasonLastEndpoints},
+	} {
+		t.Run(name, func(t *testing.T) {
+			other.IPFamilies, imp.Spec.IPFamilies = tt.families, tt.families
+			d := decideImport(importFacts{
+				key: webKey, namespace: true, synced: true, lost: true, imp: imp, slices: tt.slices,
+				staleRule: mcs.StaleRule{Policy: mcs.StaleWithdraw}, view: registry.View{Exports: []mcs.Export{other}, Unseen: []string{"cls2"}},
+			})
+			if d.staleness.Reason != tt.want {
+				t.Errorf("the endpoints of cls2 are %s, want %s", d.staleness.Reason, tt.want)
+			}
+		})
+	}
+}
+
 // While a cluster is unknown, the metadata of the ServiceImport stays, except keys that --import-metadata does not select any more.
 func TestDecideImport_SelectsMetadata(t *testing.T) {
 	metadata, err := mcs.ParseKeyFilter(mcs.DefaultMetadataKeys)
