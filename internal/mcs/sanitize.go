@@ -66,7 +66,7 @@ func Sanitize(e Export) (Export, []string, error) {
 	e.Annotations = p.sanitizeAnnotations(e.Annotations)
 	p.sanitizeSelectors(&e)
 	p.sanitizeDrain(&e)
-	e.Backends = p.sanitizeBackends(e.Backends)
+	e.Backends = p.sanitizeBackends(e.Type, e.Backends)
 	return e.Canonical(), p.lines(), nil
 }
 
@@ -283,12 +283,14 @@ func (p *problems) sanitizeAnnotations(in map[string]string) map[string]string {
 	return out
 }
 
-func (p *problems) sanitizeBackends(in []Backends) []Backends {
+// sanitizeBackends removes ports and endpoints that are not valid. Endpoints without a valid port are of no use behind a clusterset IP; clients
+// of a headless service use their addresses.
+func (p *problems) sanitizeBackends(kind mcsv1beta1.ServiceImportType, in []Backends) []Backends {
 	var out []Backends
 	count := 0
 	for _, b := range in {
 		ports := p.sanitizeBackendPorts(b.Ports)
-		if len(ports) == 0 && len(b.Ports) > 0 {
+		if len(ports) == 0 && len(b.Ports) > 0 && kind == mcsv1beta1.ClusterSetIP {
 			p.add("%d endpoints left out: none of their ports is usable", len(b.Endpoints))
 			continue
 		}

@@ -248,6 +248,18 @@ func TestSanitizeLeavesOut(t *testing.T) {
 				"1 endpoints left out: none of their ports is usable",
 			},
 		},
+		{
+			name: "ports of headless backends: the addresses stay, which is what clients use",
+			edit: func(e *Export) {
+				headless(e)
+				e.Backends = []Backends{{Ports: []BackendPort{{Name: "http", Protocol: "TCP", Port: 0}}, Endpoints: []Endpoint{readyEndpoint("10.0.0.5")}}}
+			},
+			want: func(e *Export) {
+				headless(e)
+				e.Backends = []Backends{{Endpoints: []Endpoint{readyEndpoint("10.0.0.5")}}}
+			},
+			wantLines: []string{`endpoint port "http" 0/TCP left out: the number is not between 1 and 65535`},
+		},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
