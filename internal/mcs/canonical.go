@@ -23,7 +23,7 @@ func (e Export) Canonical() Export {
 	e.IPFamilies = cloneUnique(e.IPFamilies)
 	e.Labels = cloneOrNil(e.Labels)
 	e.Annotations = cloneOrNil(e.Annotations)
-	e.Backends = groupBackends(e.Backends)
+	e.Backends = groupBackends(e.Backends, appProtocols(e.Ports))
 	return e
 }
 
@@ -92,21 +92,25 @@ func affinityTimeout(config *corev1.SessionAffinityConfig) int32 {
 }
 
 // groupBackends puts endpoints with the same ports into one group and sorts everything. It removes duplicates of an address
-// within a group, which occur while Kubernetes moves an endpoint from one slice to another.
-func groupBackends(in []Backends) []Backends {
+// within a group, which occur while Kubernetes moves an endpoint from one slice to another. implied are appProtocols that ports with these
+// names have anyway.
+func groupBackends(in []Backends, implied map[string]string) []Backends {
 	var out []Backends
 	byPorts := map[string]int{}
 	for _, b := range in {
 		if len(b.Endpoints) == 0 {
 			continue
 		}
-		ports := canonicalBackendPorts(b.Ports)
+		ports := canonicalBackendPorts(b.Ports, implied)
 		key := portsKey(ports)
 		i, ok := byPorts[key]
 		if !ok {
 			i = len(out)
 			byPorts[key] = i
 			out = append(out, Backends{Ports: ports, Endpoints: make([]Endpoint, 0, len(b.Endpoints))})
+		}
+		for j, p := range ports { // two slices differ in an appProtocol while Kubernetes changes it
+			out[i].Ports[j].AppProtocol = max(out[i].Ports[j].AppProtocol, p.AppProtocol)
 		}
 		for _, ep := range b.Endpoints {
 			ep.Address = ep.Address.Unmap()
@@ -121,7 +125,7 @@ func groupBackends(in []Backends) []Backends {
 	return out
 }
 
-// portsKey returns a string that is unique for ports.
+// portsKey returns a string that is unique for the names, protocols and numbers of ports: endpoints with the same ones can share a slice.
 func portsKey(ports []BackendPort) string {
 	var b strings.Builder
 	for _, p := range ports {
@@ -130,10 +134,13 @@ func portsKey(ports []BackendPort) string {
 	return b.String()
 }
 
-func canonicalBackendPorts(in []BackendPort) []BackendPort {
+func canonicalBackendPorts(in []BackendPort, implied map[string]string) []BackendPort {
 	ports := slices.Clone(in)
-	for i := range ports {
-		ports[i].Protocol = cmp.Or(ports[i].Protocol, corev1.ProtocolTCP)
+	for i, p := range ports {
+		ports[i].Protocol = cmp.Or(p.Protocol, corev1.ProtocolTCP)
+		if p.AppProtocol == implied[p.Name] {
+			ports[i].AppProtocol = ""
+		}
 	}
 	slices.SortFunc(ports, compareBackendPorts)
 	if ports = slices.Compact(ports); len(ports) == 0 {
@@ -143,7 +150,7 @@ func canonicalBackendPorts(in []BackendPort) []BackendPort {
 }
 
 func compareBackendPorts(a, b BackendPort) int {
-	return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
+	return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port), cmp.Compare(a.AppProtocol, b.AppProtocol))
 }
 
 // compareEndpoints sorts by address. Of two endpoints with one address, the ready one comes first: an address that is ready in

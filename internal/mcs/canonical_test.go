@@ -67,6 +67,26 @@ func TestCanonical(t *testing.T) {
 	}
 }
 
+// The appProtocol of an endpoint port is that of the Service's port unless the slice has another one, so that it is published once.
+func TestCanonicalAppProtocol(t *testing.T) {
+	bp := func(appProtocol string) []BackendPort {
+		return []BackendPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 8080, AppProtocol: appProtocol}}
+	}
+	one, two := []Endpoint{readyEndpoint("10.0.0.1")}, []Endpoint{readyEndpoint("10.0.0.2")}
+	for name, tc := range map[string]struct{ in, want []Backends }{
+		"the Service's":             {[]Backends{{bp("h2c"), one}}, []Backends{{bp(""), one}}},
+		"another one":               {[]Backends{{bp("grpc"), one}}, []Backends{{bp("grpc"), one}}},
+		"two slices that differ":    {[]Backends{{bp("h2c"), one}, {bp("grpc"), two}}, []Backends{{bp("grpc"), []Endpoint{one[0], two[0]}}}},
+		"two slices, another order": {[]Backends{{bp("grpc"), two}, {bp("h2c"), one}}, []Backends{{bp("grpc"), []Endpoint{one[0], two[0]}}}},
+	} {
+		e := webExport("cls1", 0, headless, withBackends(tc.in...))
+		e.Ports[0].AppProtocol = "h2c"
+		if diff := cmp.Diff(tc.want, e.Canonical().Backends, compareAddr); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
 func TestCanonicalSharesNothing(t *testing.T) {
 	in := webExport("cls1", 0, clientIP(10), func(e *Export) { e.Labels = map[string]string{"a": "b"} })
 	out := in.Canonical()
@@ -112,6 +132,7 @@ func TestEqual(t *testing.T) {
 		"instance attributes":         {func(e *Export) { e.InstanceAttributes = "a=b" }, false},
 		"records of instances":        {func(e *Export) { e.InstanceDNS = InstanceDNSAuto }, false},
 		"Region":                      {func(e *Export) { e.Region = "eu-west-1" }, false},
+		"endpoint port's appProtocol": {func(e *Export) { e.Backends[0].Ports[0].AppProtocol = "http" }, false},
 		"endpoint port":               {func(e *Export) { e.Backends[0].Ports[0].Port++ }, false},
 		"endpoint":                    {func(e *Export) { e.Backends[0].Endpoints = nil }, false},
 	} {

@@ -133,15 +133,15 @@ func truncateMessages(messages []string) []string {
 // reads names and numbers of ports from the EndpointSlices. There is no port translation that the Services' ports could decide.
 func (m Merged) Backends(e Export) []Backends {
 	if m.Type == mcsv1beta1.Headless {
-		return groupBackends(e.Backends)
+		return e.sliceBackends()
 	}
-	names := m.portNames(e)
+	names, appProtocols := m.portNames(e), appProtocols(m.Ports)
 	var out []Backends
 	for _, b := range e.Backends {
 		var ports []BackendPort
 		for _, p := range b.Ports {
 			if name, ok := names[p.Name]; ok {
-				p.Name = name
+				p.Name, p.AppProtocol = name, appProtocols[name]
 				ports = append(ports, p)
 			}
 		}
@@ -149,7 +149,35 @@ func (m Merged) Backends(e Export) []Backends {
 			out = append(out, Backends{Ports: ports, Endpoints: b.Endpoints})
 		}
 	}
-	return groupBackends(out)
+	return groupBackends(out, nil)
+}
+
+// sliceBackends returns the backends of e with the ports of its slices.
+func (e Export) sliceBackends() []Backends {
+	appProtocols := appProtocols(e.Ports)
+	out := slices.Clone(e.Backends)
+	for i, b := range out {
+		out[i].Ports = slices.Clone(b.Ports)
+		for j, p := range b.Ports {
+			out[i].Ports[j].AppProtocol = cmp.Or(p.AppProtocol, appProtocols[p.Name])
+		}
+	}
+	return groupBackends(out, nil)
+}
+
+// appProtocols returns the appProtocols of ports that have one, by name.
+func appProtocols(ports []Port) map[string]string {
+	var out map[string]string
+	for _, p := range ports {
+		if p.AppProtocol == "" {
+			continue
+		}
+		if out == nil {
+			out = map[string]string{}
+		}
+		out[p.Name] = p.AppProtocol
+	}
+	return out
 }
 
 // portNames maps the names of the ports of e that are in m to their names in m.

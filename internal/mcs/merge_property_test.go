@@ -40,10 +40,10 @@ func anyExport(t *rapid.T, cluster string) Export {
 	for i := range rapid.IntRange(0, 2).Draw(t, "groups") {
 		b := Backends{}
 		for _, p := range e.Ports {
-			b.Ports = append(b.Ports, BackendPort{p.Name, p.Protocol, p.Port + int32(i)})
+			b.Ports = append(b.Ports, BackendPort{Name: p.Name, Protocol: p.Protocol, Port: p.Port + int32(i)})
 		}
 		if rapid.IntRange(0, 3).Draw(t, "made by hand") == 0 { // a slice that follows no Service port
-			b.Ports = rapid.SampledFrom([][]BackendPort{nil, {{"b", corev1.ProtocolTCP, 7}}, {{"", corev1.ProtocolUDP, 8}}}).Draw(t, "slice ports")
+			b.Ports = rapid.SampledFrom([][]BackendPort{nil, {{Name: "b", Protocol: corev1.ProtocolTCP, Port: 7}}, {{Name: "", Protocol: corev1.ProtocolUDP, Port: 8}}}).Draw(t, "slice ports")
 		}
 		for _, n := range rapid.SliceOfN(rapid.Byte(), 0, 3).Draw(t, "endpoints") {
 			b.Endpoints = append(b.Endpoints, Endpoint{Address: netip.AddrFrom4([4]byte{10, 0, 0, n}), Ready: n%2 == 0})

@@ -402,6 +402,7 @@ func TestMergedBackends(t *testing.T) {
 	bp := func(name string, number int32) BackendPort {
 		return BackendPort{Name: name, Protocol: corev1.ProtocolTCP, Port: number}
 	}
+	app := func(p Port, protocol string) Port { p.AppProtocol = protocol; return p }
 	one, two := []Endpoint{readyEndpoint("10.0.0.1")}, []Endpoint{readyEndpoint("10.0.0.2")}
 	tests := []struct {
 		name   string
@@ -500,6 +501,22 @@ func TestMergedBackends(t *testing.T) {
 			export: webExport("cls2", 1, headless, withBackends(
 				Backends{[]BackendPort{bp("b", 2)}, two}, Backends{[]BackendPort{bp("a", 1), bp("http", 80)}, one}, Backends{[]BackendPort{bp("b", 2)}, one})),
 			want: []Backends{{[]BackendPort{bp("a", 1), bp("http", 80)}, one}, {[]BackendPort{bp("b", 2)}, []Endpoint{one[0], two[0]}}},
+		},
+		{
+			name:   "headless: the appProtocol of the slice, or else of its own Service",
+			oldest: webExport("cls1", 0, headless, withPorts(app(tcp("http", 80), "h2c"), app(tcp("b", 81), "h2c"))),
+			export: webExport("cls2", 1, headless, withPorts(app(tcp("http", 80), "grpc"), app(tcp("a", 82), "grpc")), withBackends(
+				Backends{[]BackendPort{bp("a", 1), bp("b", 2), {Name: "http", Protocol: corev1.ProtocolTCP, Port: 3, AppProtocol: "own"}}, one})),
+			want: []Backends{{[]BackendPort{
+				{Name: "a", Protocol: corev1.ProtocolTCP, Port: 1, AppProtocol: "grpc"}, bp("b", 2), {Name: "http", Protocol: corev1.ProtocolTCP, Port: 3, AppProtocol: "own"},
+			}, one}},
+		},
+		{
+			name:   "clusterset IP: the appProtocol of the merged port",
+			oldest: webExport("cls1", 0, withPorts(app(tcp("http", 80), "h2c"))),
+			export: webExport("cls2", 1, withPorts(app(tcp("web", 80), "grpc")), withBackends(
+				Backends{[]BackendPort{{Name: "web", Protocol: corev1.ProtocolTCP, Port: 3, AppProtocol: "own"}}, one}, Backends{[]BackendPort{bp("web", 3)}, two})),
+			want: []Backends{{[]BackendPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 3, AppProtocol: "h2c"}}, []Endpoint{one[0], two[0]}}},
 		},
 		{
 			name:   "type conflict, the clusterset IP wins: without ports no endpoint can be reached",

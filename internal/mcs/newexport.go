@@ -212,7 +212,7 @@ func backendsFromSlice(slice *discoveryv1.EndpointSlice) (Backends, []string) {
 		if p.Port == nil {
 			continue // "all ports", which matches no Service port
 		}
-		b.Ports = append(b.Ports, BackendPort{Name: ptr.Deref(p.Name, ""), Protocol: ptr.Deref(p.Protocol, ""), Port: *p.Port})
+		b.Ports = append(b.Ports, BackendPort{Name: ptr.Deref(p.Name, ""), Protocol: ptr.Deref(p.Protocol, ""), Port: *p.Port, AppProtocol: ptr.Deref(p.AppProtocol, "")})
 	}
 	for _, ep := range slice.Endpoints {
 		if len(ep.Addresses) == 0 {

@@ -105,7 +105,7 @@ func TestNewExport(t *testing.T) {
 			},
 			want: func(e *Export) {
 				e.Backends = []Backends{{
-					Ports: []BackendPort{{"http", corev1.ProtocolTCP, 8080}},
+					Ports: []BackendPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 8080}},
 					Endpoints: []Endpoint{
 						{Address: netip.MustParseAddr("10.10.0.1"), Ready: true, Serving: true},
 						{Address: netip.MustParseAddr("10.10.0.2"), Serving: true, Terminating: true, Hostname: "web-0", Zone: "zone-a", Node: "node-1"},
@@ -121,7 +121,7 @@ func TestNewExport(t *testing.T) {
 				return webSource(webSlice("b", serving), webSlice("a", pod("10.10.0.1", true)), webSlice("c", serving))
 			},
 			want: func(e *Export) {
-				e.Backends = []Backends{{[]BackendPort{{"http", corev1.ProtocolTCP, 8080}}, []Endpoint{readyEndpoint("10.10.0.1")}}}
+				e.Backends = []Backends{{[]BackendPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 8080}}, []Endpoint{readyEndpoint("10.10.0.1")}}}
 			},
 		},
 		{
@@ -134,8 +134,8 @@ func TestNewExport(t *testing.T) {
 			},
 			want: func(e *Export) {
 				e.Backends = []Backends{
-					{[]BackendPort{{"http", corev1.ProtocolTCP, 8080}}, []Endpoint{readyEndpoint("10.10.0.1"), readyEndpoint("fd00:10::1")}},
-					{[]BackendPort{{"http", corev1.ProtocolTCP, 9090}}, []Endpoint{readyEndpoint("10.10.0.2")}},
+					{[]BackendPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 8080}}, []Endpoint{readyEndpoint("10.10.0.1"), readyEndpoint("fd00:10::1")}},
+					{[]BackendPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 9090}}, []Endpoint{readyEndpoint("10.10.0.2")}},
 				}
 			},
 		},
@@ -150,7 +150,7 @@ func TestNewExport(t *testing.T) {
 			},
 			want: func(e *Export) {
 				e.Ports[0].Name = ""
-				e.Backends = []Backends{{[]BackendPort{{"", corev1.ProtocolTCP, 8080}}, []Endpoint{readyEndpoint("10.10.0.1")}}}
+				e.Backends = []Backends{{[]BackendPort{{Name: "", Protocol: corev1.ProtocolTCP, Port: 8080}}, []Endpoint{readyEndpoint("10.10.0.1")}}}
 			},
 		},
 		{
@@ -185,7 +185,7 @@ func TestNewExport(t *testing.T) {
 				return webSource(webSlice("a", pod("127.0.0.1", true), pod("nonsense", true), pod("10.10.0.1", true)))
 			},
 			want: func(e *Export) {
-				e.Backends = []Backends{{[]BackendPort{{"http", corev1.ProtocolTCP, 8080}}, []Endpoint{readyEndpoint("10.10.0.1")}}}
+				e.Backends = []Backends{{[]BackendPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 8080}}, []Endpoint{readyEndpoint("10.10.0.1")}}}
 			},
 			wantLines: []string{
 				`endpoint "nonsense" of EndpointSlice a left out: it is not an IP address`,

@@ -321,6 +321,10 @@ func (p *problems) sanitizeBackendPorts(in []BackendPort) []BackendPort {
 		case len(out) == maxPorts:
 			p.add("endpoint port %q left out: there are more than %d", port.Name, maxPorts)
 		default:
+			if port.AppProtocol != "" && len(validation.IsQualifiedName(port.AppProtocol)) > 0 {
+				p.add("appProtocol %q of endpoint port %q left out: it is not a qualified name", abbreviate(port.AppProtocol), port.Name)
+				port.AppProtocol = ""
+			}
 			names[port.Name] = true
 			out = append(out, port)
 		}

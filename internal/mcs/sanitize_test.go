@@ -26,7 +26,7 @@ func TestSanitizeLeavesGoodExportsAlone(t *testing.T) {
 			e.Annotations = map[string]string{"example.com/Note": "ünïcode\n" + strings.Repeat("x", 3_000)}
 			e.Annotations["pad"] = strings.Repeat("x", maxAnnotationBytes-len("example.com/Note")-len(e.Annotations["example.com/Note"])-len("pad"))
 			e.Backends = []Backends{{
-				Ports: []BackendPort{{"sctp", corev1.ProtocolSCTP, 1}},
+				Ports: []BackendPort{{Name: "sctp", Protocol: corev1.ProtocolSCTP, Port: 1}},
 				Endpoints: []Endpoint{
 					{Address: netip.MustParseAddr("10.0.0.1"), Hostname: "web-0", Zone: "us-west-2a", Node: "ip-10-0-0-1.ec2.internal"},
 					readyEndpoint("fd00:10::1"),
@@ -235,15 +235,16 @@ func TestSanitizeLeavesOut(t *testing.T) {
 			name: "endpoint ports",
 			edit: func(e *Export) {
 				e.Backends = append(e.Backends,
-					Backends{Ports: []BackendPort{{"http", "TCP", 0}}, Endpoints: []Endpoint{readyEndpoint("10.0.0.5")}},
-					Backends{Ports: []BackendPort{{"http", "TCP", 1}, {"http", "TCP", 2}, {"A", "TCP", 2}}, Endpoints: []Endpoint{readyEndpoint("10.0.0.6")}})
+					Backends{Ports: []BackendPort{{Name: "http", Protocol: "TCP", Port: 0}}, Endpoints: []Endpoint{readyEndpoint("10.0.0.5")}},
+					Backends{Ports: []BackendPort{{Name: "http", Protocol: "TCP", Port: 1}, {Name: "http", Protocol: "TCP", Port: 2}, {Name: "A", Protocol: "TCP", Port: 2}, {Name: "x", Protocol: "TCP", Port: 3, AppProtocol: "a b"}}, Endpoints: []Endpoint{readyEndpoint("10.0.0.6")}})
 			},
 			want: func(e *Export) {
-				e.Backends = append([]Backends{{Ports: []BackendPort{{"http", "TCP", 1}}, Endpoints: []Endpoint{readyEndpoint("10.0.0.6")}}}, e.Backends...)
+				e.Backends = append([]Backends{{Ports: []BackendPort{{Name: "http", Protocol: "TCP", Port: 1}, {Name: "x", Protocol: "TCP", Port: 3}}, Endpoints: []Endpoint{readyEndpoint("10.0.0.6")}}}, e.Backends...)
 			},
 			wantLines: []string{
 				`endpoint port "A" 2/TCP left out: the name is not a DNS label`,
 				`endpoint port "http" 2/TCP left out: another port has its name`,
+				`appProtocol "a b" of endpoint port "x" left out: it is not a qualified name`,
 				`endpoint port "http" 0/TCP left out: the number is not between 1 and 65535`,
 				"1 endpoints left out: none of their ports is usable",
 			},
@@ -287,7 +288,7 @@ func TestSanitizeCapsEndlessLists(t *testing.T) {
 			e.Annotations[fmt.Sprintf("a%04d", i)] = strings.Repeat("x", 1000)
 		}
 		for i := range 200 {
-			b := Backends{Ports: []BackendPort{{"http", corev1.ProtocolTCP, int32(1 + i)}}}
+			b := Backends{Ports: []BackendPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: int32(1 + i)}}}
 			for j := range 101 {
 				b.Endpoints = append(b.Endpoints, Endpoint{Address: netip.AddrFrom4([4]byte{10, 0, byte(i), byte(j)})})
 			}

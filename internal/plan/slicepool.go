@@ -85,7 +85,7 @@ func wantedPools(in SliceInput) map[poolID]*pool {
 					continue
 				}
 				if sets[family] == nil {
-					sets[family] = &portSet{ports: endpointPorts(b.Ports, in.Merged.Ports), unplaced: map[string]discoveryv1.Endpoint{}}
+					sets[family] = &portSet{ports: endpointPorts(b.Ports), unplaced: map[string]discoveryv1.Endpoint{}}
 				}
 				sets[family].addEndpoint(in.sliceEndpoint(e.Cluster, ep))
 			}
@@ -148,15 +148,11 @@ func addressType(a netip.Addr) discoveryv1.AddressType {
 	return discoveryv1.AddressTypeIPv6
 }
 
-// endpointPorts returns ports with the appProtocol of the service's ports of the same name.
-func endpointPorts(ports []mcs.BackendPort, service []mcs.Port) []discoveryv1.EndpointPort {
+// endpointPorts returns ports as in an EndpointSlice.
+func endpointPorts(ports []mcs.BackendPort) []discoveryv1.EndpointPort {
 	var out []discoveryv1.EndpointPort
 	for _, p := range ports {
-		port := discoveryv1.EndpointPort{Name: &p.Name, Protocol: &p.Protocol, Port: &p.Port}
-		if i := slices.IndexFunc(service, func(s mcs.Port) bool { return s.Name == p.Name }); i >= 0 {
-			port.AppProtocol = pointerOrNil(service[i].AppProtocol)
-		}
-		out = append(out, port)
+		out = append(out, discoveryv1.EndpointPort{Name: &p.Name, Protocol: &p.Protocol, Port: &p.Port, AppProtocol: pointerOrNil(p.AppProtocol)})
 	}
 	return out
 }

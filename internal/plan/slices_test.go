@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -396,6 +397,26 @@ func TestSlices(t *testing.T) {
 				return in
 			}(),
 			want: SliceChanges{Create: []*discoveryv1.EndpointSlice{edited(webSlice("cls1", 0, "fd00:10::1"), ipv6)}},
+		},
+		{
+			name: "headless: the ports of the source's slices, although the Services have others",
+			in: func() SliceInput {
+				older, younger := webExport("cls1", "10.10.0.1"), webExport("cls2", "10.12.0.1")
+				older.Type, younger.Type, younger.Created = mcsv1beta1.Headless, mcsv1beta1.Headless, start.Add(time.Minute)
+				older.Ports[0].AppProtocol, younger.Ports[0].Port = "h2c", 81
+				younger.Backends[0].Ports = []mcs.BackendPort{{Name: "web", Protocol: corev1.ProtocolTCP, Port: 81, AppProtocol: "grpc"}}
+				return input([]mcs.Export{older, younger})
+			}(),
+			want: SliceChanges{Create: []*discoveryv1.EndpointSlice{
+				edited(webSlice("cls1", 0, "10.10.0.1"), func(s *discoveryv1.EndpointSlice) {
+					withoutService(s)
+					s.Ports[0].AppProtocol = ptr.To("h2c")
+				}),
+				edited(webSlice("cls2", 0, "10.12.0.1"), func(s *discoveryv1.EndpointSlice) {
+					withoutService(s)
+					s.Ports = []discoveryv1.EndpointPort{{Name: ptr.To("web"), Protocol: ptr.To(corev1.ProtocolTCP), Port: ptr.To[int32](81), AppProtocol: ptr.To("grpc")}}
+				}),
+			}},
 		},
 		{
 			name: "headless: slices of all families",

@@ -125,7 +125,7 @@ func toMap(pairs []*recordpb.Pair) map[string]string {
 func fromBackends(b mcs.Backends) *recordpb.Backends {
 	m := &recordpb.Backends{}
 	for _, p := range b.Ports {
-		m.Ports = append(m.Ports, &recordpb.BackendPort{Name: p.Name, Protocol: string(p.Protocol), Port: p.Port})
+		m.Ports = append(m.Ports, &recordpb.BackendPort{Name: p.Name, Protocol: string(p.Protocol), Port: p.Port, AppProtocol: p.AppProtocol})
 	}
 	// Sorted addresses begin with IPv4.
 	firstIPv6 := slices.IndexFunc(b.Endpoints, func(e mcs.Endpoint) bool { return e.Address.Is6() })
@@ -217,7 +217,7 @@ func hostnames(endpoints []mcs.Endpoint) []string {
 func toBackends(m *recordpb.Backends) (mcs.Backends, error) {
 	var b mcs.Backends
 	for _, p := range m.GetPorts() {
-		b.Ports = append(b.Ports, mcs.BackendPort{Name: p.GetName(), Protocol: corev1.Protocol(p.GetProtocol()), Port: p.GetPort()})
+		b.Ports = append(b.Ports, mcs.BackendPort{Name: p.GetName(), Protocol: corev1.Protocol(p.GetProtocol()), Port: p.GetPort(), AppProtocol: p.GetAppProtocol()})
 	}
 	ipv4, err := fromPlanes(m.GetIpv4(), 4)
 	if err != nil {

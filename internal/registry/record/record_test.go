@@ -57,7 +57,7 @@ func full() mcs.Export {
 	exp.TrafficDistribution = corev1.ServiceTrafficDistributionPreferSameZone
 	exp.Labels, exp.Annotations = map[string]string{"b": "2", "a": "1"}, map[string]string{"x": "ü"}
 	exp.Backends = append(exp.Backends, mcs.Backends{
-		Ports:     []mcs.BackendPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 9999}},
+		Ports:     []mcs.BackendPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 9999, AppProtocol: "example.com/own"}},
 		Endpoints: []mcs.Endpoint{endpoint("10.10.0.3")},
 	})
 	return exp.Canonical()

@@ -389,7 +389,7 @@ func fullExport(clusterID string, k mcs.Key) mcs.Export {
 				},
 			},
 			{
-				Ports:     []mcs.BackendPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 9090}},
+				Ports:     []mcs.BackendPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 9090, AppProtocol: "example.com/own"}},
 				Endpoints: []mcs.Endpoint{{Address: netip.MustParseAddr("10.10.1.3"), Ready: true, Serving: true, Zone: "eu-west-1a"}},
 			},
 		},

@@ -393,10 +393,12 @@ func (x *Port) GetTargetPort() string {
 
 // BackendPort is the number behind the Service's port of the same name.
 type BackendPort struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Protocol      string                 `protobuf:"bytes,2,opt,name=protocol,proto3" json:"protocol,omitempty"`
-	Port          int32                  `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Name     string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Protocol string                 `protobuf:"bytes,2,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	Port     int32                  `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
+	// app_protocol is empty if it is that of the Service's port of the same name.
+	AppProtocol   string `protobuf:"bytes,4,opt,name=app_protocol,json=appProtocol,proto3" json:"app_protocol,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -452,9 +454,16 @@ func (x *BackendPort) GetPort() int32 {
 	return 0
 }
 
+func (x *BackendPort) GetAppProtocol() string {
+	if x != nil {
+		return x.AppProtocol
+	}
+	return ""
+}
+
 // Backends are the endpoints that listen on the same ports, as columns: similar values are adjacent, so that an endpoint
 // compresses to one or two bytes. Endpoint i of every column is the same endpoint; the IPv4 ones
-// come first, each family ascending.
+// come first, each family ascending. Several endpoints of a headless Service may have one address and different hostnames.
 type Backends struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Ports []*BackendPort         `protobuf:"bytes,1,rep,name=ports,proto3" json:"ports,omitempty"`
@@ -591,11 +600,12 @@ const file_record_proto_rawDesc = "" +
 	"\x04port\x18\x03 \x01(\x05R\x04port\x12!\n" +
 	"\fapp_protocol\x18\x04 \x01(\tR\vappProtocol\x12\x1f\n" +
 	"\vtarget_port\x18\x05 \x01(\tR\n" +
-	"targetPort\"Q\n" +
+	"targetPort\"t\n" +
 	"\vBackendPort\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bprotocol\x18\x02 \x01(\tR\bprotocol\x12\x12\n" +
-	"\x04port\x18\x03 \x01(\x05R\x04port\"\xd9\x01\n" +
+	"\x04port\x18\x03 \x01(\x05R\x04port\x12!\n" +
+	"\fapp_protocol\x18\x04 \x01(\tR\vappProtocol\"\xd9\x01\n" +
 	"\bBackends\x12:\n" +
 	"\x05ports\x18\x01 \x03(\v2$.cloudmapmcs.registry.v1.BackendPortR\x05ports\x12\x12\n" +
 	"\x04ipv4\x18\x02 \x01(\fR\x04ipv4\x12\x12\n" +
