@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
 // Canonical returns a deep copy of e in the form that is published and compared: defaults are set, times are in UTC at their
@@ -23,7 +24,7 @@ func (e Export) Canonical() Export {
 	e.IPFamilies = cloneUnique(e.IPFamilies)
 	e.Labels = cloneOrNil(e.Labels)
 	e.Annotations = cloneOrNil(e.Annotations)
-	e.Backends = groupBackends(e.Backends, appProtocols(e.Ports))
+	e.Backends = groupBackends(e.Type, e.Backends, appProtocols(e.Ports))
 	return e
 }
 
@@ -51,6 +52,15 @@ func (e Export) equalService(o Export) bool {
 		e.ClusterSelectors == o.ClusterSelectors && e.MinimumReady == o.MinimumReady &&
 		e.Drain == o.Drain && e.Recipients == o.Recipients &&
 		slices.Equal(e.IPFamilies, o.IPFamilies)
+}
+
+// AddressBackends returns the backends of e with each address once, as the ready endpoint if there is one. Those of a headless export may have it
+// several times, with different host names.
+func (e Export) AddressBackends() []Backends {
+	if e.Type != mcsv1beta1.Headless {
+		return e.Backends
+	}
+	return groupBackends(mcsv1beta1.ClusterSetIP, e.Backends, nil)
 }
 
 // EndpointCount returns the number of endpoints in all backends of e.
@@ -91,10 +101,10 @@ func affinityTimeout(config *corev1.SessionAffinityConfig) int32 {
 	return *config.ClientIP.TimeoutSeconds
 }
 
-// groupBackends puts endpoints with the same ports into one group and sorts everything. It removes duplicates of an address
+// groupBackends puts endpoints with the same ports into one group and sorts everything. It removes duplicates of an endpoint
 // within a group, which occur while Kubernetes moves an endpoint from one slice to another. implied are appProtocols that ports with these
 // names have anyway.
-func groupBackends(in []Backends, implied map[string]string) []Backends {
+func groupBackends(kind mcsv1beta1.ServiceImportType, in []Backends, implied map[string]string) []Backends {
 	var out []Backends
 	byPorts := map[string]int{}
 	for _, b := range in {
@@ -118,8 +128,13 @@ func groupBackends(in []Backends, implied map[string]string) []Backends {
 		}
 	}
 	for i := range out {
-		slices.SortFunc(out[i].Endpoints, compareEndpoints)
-		out[i].Endpoints = slices.CompactFunc(out[i].Endpoints, func(a, b Endpoint) bool { return a.Address == b.Address })
+		slices.SortFunc(out[i].Endpoints, func(a, b Endpoint) int {
+			if c := compareIDs(kind, a, b); c != 0 {
+				return c
+			}
+			return compareStates(a, b)
+		})
+		out[i].Endpoints = slices.CompactFunc(out[i].Endpoints, func(a, b Endpoint) bool { return compareIDs(kind, a, b) == 0 })
 	}
 	slices.SortFunc(out, func(a, b Backends) int { return slices.CompareFunc(a.Ports, b.Ports, compareBackendPorts) })
 	return out
@@ -153,12 +168,19 @@ func compareBackendPorts(a, b BackendPort) int {
 	return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port), cmp.Compare(a.AppProtocol, b.AppProtocol))
 }
 
-// compareEndpoints sorts by address. Of two endpoints with one address, the ready one comes first: an address that is ready in
-// one slice and not in another is ready. The other fields only make the order total.
-func compareEndpoints(a, b Endpoint) int {
-	if c := a.Address.Compare(b.Address); c != 0 {
+// compareIDs compares the identities of endpoints. That of a headless Service's endpoint is its address and host name: pods that share an
+// address, as those in the network of their node, have a name each. That of another one is its address: kube-proxy knows an address and
+// port once, and takes any of several endpoints with it, so that one that is not ready could hide the ready one.
+func compareIDs(kind mcsv1beta1.ServiceImportType, a, b Endpoint) int {
+	if c := a.Address.Compare(b.Address); c != 0 || kind != mcsv1beta1.Headless {
 		return c
 	}
+	return cmp.Compare(a.Hostname, b.Hostname)
+}
+
+// compareStates sorts endpoints with the same identity. The ready one comes first: an endpoint that is ready in one slice and not in
+// another is ready. The other fields only make the order total.
+func compareStates(a, b Endpoint) int {
 	return cmp.Or(
 		compareTrueFirst(a.Ready, b.Ready), compareTrueFirst(a.Serving, b.Serving), compareTrueFirst(!a.Terminating, !b.Terminating),
 		cmp.Compare(b.Hostname, a.Hostname), cmp.Compare(b.Zone, a.Zone), cmp.Compare(b.Node, a.Node), cmp.Compare(b.Pod, a.Pod))

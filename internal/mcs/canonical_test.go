@@ -67,6 +67,56 @@ func TestCanonical(t *testing.T) {
 	}
 }
 
+// Each pod of a headless Service has a name, also if pods share an address, as in the network of their node. A clusterset IP has each address once.
+func TestCanonicalEndpoints(t *testing.T) {
+	http := []BackendPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 8080}}
+	other := []BackendPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 8081}}
+	named := func(address, hostname string, ready bool) Endpoint {
+		return Endpoint{Address: netip.MustParseAddr(address), Hostname: hostname, Ready: ready, Serving: ready}
+	}
+	for name, tc := range map[string]struct {
+		edit     func(*Export) // nil: type ClusterSetIP
+		in, want []Endpoint
+	}{
+		"two host names on an address": {
+			headless, []Endpoint{named("10.0.0.1", "b", true), named("10.0.0.1", "a", true)}, []Endpoint{named("10.0.0.1", "a", true), named("10.0.0.1", "b", true)},
+		},
+		"one of them is not ready": {
+			headless, []Endpoint{named("10.0.0.1", "b", true), named("10.0.0.1", "a", false)}, []Endpoint{named("10.0.0.1", "a", false), named("10.0.0.1", "b", true)},
+		},
+		"a host name moves between slices": {
+			headless, []Endpoint{named("10.0.0.1", "a", false), named("10.0.0.1", "b", true), named("10.0.0.1", "a", true)},
+			[]Endpoint{named("10.0.0.1", "a", true), named("10.0.0.1", "b", true)},
+		},
+		"a pod without host name moves between slices": {
+			headless, []Endpoint{named("10.0.0.1", "", true), named("10.0.0.1", "a", false), named("10.0.0.1", "", false)},
+			[]Endpoint{named("10.0.0.1", "", true), named("10.0.0.1", "a", false)},
+		},
+		"one host name on several addresses": {
+			headless, []Endpoint{named("fd00::1", "a", true), named("10.0.0.2", "a", true), named("10.0.0.1", "a", true)},
+			[]Endpoint{named("10.0.0.1", "a", true), named("10.0.0.2", "a", true), named("fd00::1", "a", true)},
+		},
+		"ClusterSetIP: an address once, as the ready endpoint": {
+			nil, []Endpoint{named("10.0.0.1", "a", false), named("10.0.0.1", "b", true), named("10.0.0.1", "c", false), named("10.0.0.2", "a", false)},
+			[]Endpoint{named("10.0.0.1", "b", true), named("10.0.0.2", "a", false)},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := webExport("cls1", 0, withBackends(Backends{http, tc.in}, Backends{other, tc.in}))
+			if tc.edit != nil {
+				tc.edit(&e)
+			}
+			want := []Backends{{http, tc.want}, {other, tc.want}}
+			if diff := cmp.Diff(want, e.Canonical().Backends, compareAddr); diff != "" {
+				t.Errorf("Canonical (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(want, Merge([]Export{e}).Backends(e), compareAddr); diff != "" {
+				t.Errorf("Backends (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 // The appProtocol of an endpoint port is that of the Service's port unless the slice has another one, so that it is published once.
 func TestCanonicalAppProtocol(t *testing.T) {
 	bp := func(appProtocol string) []BackendPort {

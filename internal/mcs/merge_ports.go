@@ -149,7 +149,7 @@ func (m Merged) Backends(e Export) []Backends {
 			out = append(out, Backends{Ports: ports, Endpoints: b.Endpoints})
 		}
 	}
-	return groupBackends(out, nil)
+	return groupBackends(m.Type, out, nil)
 }
 
 // sliceBackends returns the backends of e with the ports of its slices.
@@ -162,7 +162,7 @@ func (e Export) sliceBackends() []Backends {
 			out[i].Ports[j].AppProtocol = cmp.Or(p.AppProtocol, appProtocols[p.Name])
 		}
 	}
-	return groupBackends(out, nil)
+	return groupBackends(mcsv1beta1.Headless, out, nil)
 }
 
 // appProtocols returns the appProtocols of ports that have one, by name.

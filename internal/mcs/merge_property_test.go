@@ -46,7 +46,9 @@ func anyExport(t *rapid.T, cluster string) Export {
 			b.Ports = rapid.SampledFrom([][]BackendPort{nil, {{Name: "b", Protocol: corev1.ProtocolTCP, Port: 7}}, {{Name: "", Protocol: corev1.ProtocolUDP, Port: 8}}}).Draw(t, "slice ports")
 		}
 		for _, n := range rapid.SliceOfN(rapid.Byte(), 0, 3).Draw(t, "endpoints") {
-			b.Endpoints = append(b.Endpoints, Endpoint{Address: netip.AddrFrom4([4]byte{10, 0, 0, n}), Ready: n%2 == 0})
+			b.Endpoints = append(b.Endpoints, Endpoint{
+				Address: netip.AddrFrom4([4]byte{10, 0, 0, n % 4}), Hostname: []string{"", "a", "b", "c"}[n/64], Ready: n%8 > 3,
+			})
 		}
 		e.Backends = append(e.Backends, b)
 	}
@@ -143,6 +145,37 @@ func TestHeadlessBackendsAreThoseOfTheSlices(t *testing.T) {
 			if diff := cmp.Diff(want, m.Backends(chosen[i]), compareAddr); diff != "" {
 				t.Fatalf("chosen backends of %s (-slices +import):\n%s", e.Cluster, diff)
 			}
+		}
+	})
+}
+
+// Canonical keeps each address and host name of a headless export once, and each address of others, in a ready endpoint if there is one.
+func TestCanonicalKeepsEachEndpoint(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		e := anyExport(t, "cls1")
+		shown := func(e Export) map[string]bool {
+			out := map[string]bool{}
+			for _, b := range e.Backends {
+				ports := slices.SortedFunc(slices.Values(b.Ports), compareBackendPorts)
+				for _, ep := range b.Endpoints {
+					id := fmt.Sprint(ports, ep.Address)
+					if e.Type == mcsv1beta1.Headless {
+						id += ep.Hostname
+					}
+					out[id] = out[id] || ep.Ready
+				}
+			}
+			return out
+		}
+		canonical := e.Canonical()
+		if diff := cmp.Diff(shown(e), shown(canonical)); diff != "" {
+			t.Fatalf("endpoints and whether they are ready (-before +canonical):\n%s", diff)
+		}
+		if n := canonical.EndpointCount(); n != len(shown(canonical)) {
+			t.Fatalf("%d endpoints, want %d", n, len(shown(canonical)))
+		}
+		if diff := cmp.Diff(canonical, canonical.Canonical(), compareAddr); diff != "" {
+			t.Fatalf("not idempotent:\n%s", diff)
 		}
 	})
 }

@@ -37,9 +37,20 @@ type pool struct {
 // portSet holds the endpoints with the same ports, which can share slices.
 type portSet struct {
 	ports    []discoveryv1.EndpointPort
-	order    []string                        // all addresses, sorted
-	unplaced map[string]discoveryv1.Endpoint // by address: endpoints that are in no draft
+	order    []endpointID                        // all endpoints, sorted
+	unplaced map[endpointID]discoveryv1.Endpoint // endpoints that are in no draft
 	drafts   []*draft
+}
+
+// endpointID identifies an endpoint of a portSet. Several endpoints of a headless service may have one address: each pod has its host name.
+type endpointID struct{ address, hostname string }
+
+// idOf returns the ID of ep, which is not in any portSet if ep has no address.
+func idOf(ep discoveryv1.Endpoint) endpointID {
+	if len(ep.Addresses) == 0 {
+		return endpointID{}
+	}
+	return endpointID{ep.Addresses[0], ptr.Deref(ep.Hostname, "")}
 }
 
 // draft is the desired state of a slice.
@@ -54,13 +65,11 @@ type draft struct {
 
 // addsEndpoint reports whether d has an endpoint that its slice does not have.
 func (d *draft) addsEndpoint() bool {
-	had := map[string]bool{}
+	had := map[endpointID]bool{}
 	for _, ep := range d.from.Endpoints {
-		for _, address := range ep.Addresses[:min(len(ep.Addresses), 1)] {
-			had[address] = true
-		}
+		had[idOf(ep)] = true
 	}
-	return slices.ContainsFunc(d.endpoints, func(ep discoveryv1.Endpoint) bool { return !had[ep.Addresses[0]] })
+	return slices.ContainsFunc(d.endpoints, func(ep discoveryv1.Endpoint) bool { return !had[idOf(ep)] })
 }
 
 // wantedPools returns the pools of all exports, without existing slices.
@@ -85,7 +94,7 @@ func wantedPools(in SliceInput) map[poolID]*pool {
 					continue
 				}
 				if sets[family] == nil {
-					sets[family] = &portSet{ports: endpointPorts(b.Ports), unplaced: map[string]discoveryv1.Endpoint{}}
+					sets[family] = &portSet{ports: endpointPorts(b.Ports), unplaced: map[endpointID]discoveryv1.Endpoint{}}
 				}
 				sets[family].addEndpoint(in.sliceEndpoint(e.Cluster, ep))
 			}
@@ -137,8 +146,8 @@ func (in SliceInput) sliceEndpoint(cluster string, ep mcs.Endpoint) discoveryv1.
 
 // addEndpoint adds an endpoint to the set.
 func (s *portSet) addEndpoint(ep discoveryv1.Endpoint) {
-	s.unplaced[ep.Addresses[0]] = ep
-	s.order = append(s.order, ep.Addresses[0])
+	s.unplaced[idOf(ep)] = ep
+	s.order = append(s.order, idOf(ep))
 }
 
 func addressType(a netip.Addr) discoveryv1.AddressType {
@@ -209,35 +218,26 @@ func (p *pool) assignExisting(limit int) (free []*draft) {
 func (s *portSet) adoptSlice(d *draft, limit int) {
 	d.ports = s.ports
 	for _, had := range d.from.Endpoints {
-		ep, ok := s.unplacedEndpoint(had)
+		ep, ok := s.unplaced[idOf(had)]
 		if !ok || len(d.endpoints) == limit {
 			d.changed, d.shrunk = true, true
 			continue
 		}
 		d.changed = d.changed || !apiequality.Semantic.DeepEqual(ep, had)
 		d.endpoints = append(d.endpoints, ep)
-		delete(s.unplaced, ep.Addresses[0])
+		delete(s.unplaced, idOf(ep))
 	}
 	s.drafts = append(s.drafts, d)
-}
-
-// unplacedEndpoint returns the unplaced endpoint of the set with the address of ep.
-func (s *portSet) unplacedEndpoint(ep discoveryv1.Endpoint) (discoveryv1.Endpoint, bool) {
-	if len(ep.Addresses) == 0 {
-		return discoveryv1.Endpoint{}, false
-	}
-	out, ok := s.unplaced[ep.Addresses[0]]
-	return out, ok
 }
 
 // takeUnplaced removes up to n endpoints from the unplaced ones and returns them.
 func (s *portSet) takeUnplaced(n int) []discoveryv1.Endpoint {
 	var out []discoveryv1.Endpoint
 	for len(s.order) > 0 && len(out) < n {
-		address := s.order[0]
+		id := s.order[0]
 		s.order = s.order[1:]
-		if ep, ok := s.unplaced[address]; ok {
-			delete(s.unplaced, address)
+		if ep, ok := s.unplaced[id]; ok {
+			delete(s.unplaced, id)
 			out = append(out, ep)
 		}
 	}

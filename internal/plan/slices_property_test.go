@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
@@ -30,7 +31,13 @@ func anyExports(t *rapid.T) []mcs.Export {
 				if n > 30 {
 					address = netip.MustParseAddr(fmt.Sprintf("fd00:%d::%d", c, n))
 				}
-				b.Endpoints = append(b.Endpoints, mcs.Endpoint{Address: address, Ready: rapid.Bool().Draw(t, "ready")})
+				names := []string{""}
+				if kind == mcsv1beta1.Headless { // pods that share an address
+					names = rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"", "web-0", "web-1", "web-2"}), 1, 4, rapid.ID).Draw(t, "host names")
+				}
+				for _, name := range names {
+					b.Endpoints = append(b.Endpoints, mcs.Endpoint{Address: address, Hostname: name, Ready: rapid.Bool().Draw(t, "ready")})
+				}
 			}
 			e.Backends = append(e.Backends, b)
 		}
@@ -39,7 +46,7 @@ func anyExports(t *rapid.T) []mcs.Export {
 	return out
 }
 
-// present returns the endpoints in list as "cluster ports address ready".
+// present returns the endpoints in list as "cluster ports address hostname ready".
 func present(t *rapid.T, limit int, list []*discoveryv1.EndpointSlice) []string {
 	var out []string
 	for _, s := range list {
@@ -50,7 +57,7 @@ func present(t *rapid.T, limit int, list []*discoveryv1.EndpointSlice) []string 
 			if is4 := netip.MustParseAddr(ep.Addresses[0]).Is4(); is4 != (s.AddressType == discoveryv1.AddressTypeIPv4) {
 				t.Fatalf("slice %s of %s has address %s", s.Name, s.AddressType, ep.Addresses[0])
 			}
-			out = append(out, fmt.Sprint(s.Labels[mcsv1beta1.LabelSourceCluster], " ", *s.Ports[0].Port, " ", ep.Addresses[0], " ", *ep.Conditions.Ready))
+			out = append(out, fmt.Sprint(s.Labels[mcsv1beta1.LabelSourceCluster], " ", *s.Ports[0].Port, " ", ep.Addresses[0], " ", ptr.Deref(ep.Hostname, ""), " ", *ep.Conditions.Ready))
 		}
 	}
 	slices.Sort(out)
@@ -62,7 +69,7 @@ func wanted(exports []mcs.Export) []string {
 	for _, e := range exports {
 		for _, b := range e.Backends {
 			for _, ep := range b.Endpoints {
-				out = append(out, fmt.Sprint(e.Cluster, " ", b.Ports[0].Port, " ", ep.Address, " ", ep.Ready))
+				out = append(out, fmt.Sprint(e.Cluster, " ", b.Ports[0].Port, " ", ep.Address, " ", ep.Hostname, " ", ep.Ready))
 			}
 		}
 	}
@@ -111,6 +118,15 @@ func TestSlicesConverge(t *testing.T) {
 			for _, e := range exports {
 				if !slices.ContainsFunc(existing, func(s *discoveryv1.EndpointSlice) bool { return s.Labels[mcsv1beta1.LabelSourceCluster] == e.Cluster }) {
 					t.Fatalf("cluster %s has no slice at all", e.Cluster)
+				}
+			}
+			for _, e := range exports {
+				var got []mcs.Backends
+				for _, read := range ExportsOf(in.Merged, existing, []string{e.Cluster}) {
+					got = in.Merged.Backends(read)
+				}
+				if diff := cmp.Diff(in.Merged.Backends(e), got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+					t.Fatalf("backends of %s as its slices have them (-want +got):\n%s", e.Cluster, diff)
 				}
 			}
 			in.Existing = rapid.Permutation(existing).Draw(t, "order")

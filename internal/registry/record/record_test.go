@@ -38,8 +38,18 @@ func web(name string, endpoints ...mcs.Endpoint) mcs.Export {
 	return exp.Canonical()
 }
 
+func headless(name string, endpoints ...mcs.Endpoint) mcs.Export {
+	exp := web(name)
+	exp.Type, exp.Backends = mcsv1beta1.Headless, []mcs.Backends{{Endpoints: endpoints}}
+	return exp.Canonical()
+}
+
 func endpoint(address string) mcs.Endpoint {
 	return mcs.Endpoint{Address: netip.MustParseAddr(address), Ready: true, Serving: true}
+}
+
+func named(address, hostname string, isReady bool) mcs.Endpoint {
+	return mcs.Endpoint{Address: netip.MustParseAddr(address), Ready: isReady, Serving: isReady, Hostname: hostname}
 }
 
 func full() mcs.Export {
@@ -58,7 +68,7 @@ func full() mcs.Export {
 	exp.Labels, exp.Annotations = map[string]string{"b": "2", "a": "1"}, map[string]string{"x": "ü"}
 	exp.Backends = append(exp.Backends, mcs.Backends{
 		Ports:     []mcs.BackendPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 9999, AppProtocol: "example.com/own"}},
-		Endpoints: []mcs.Endpoint{endpoint("10.10.0.3")},
+		Endpoints: []mcs.Endpoint{endpoint("10.10.0.3"), named("10.10.0.3", "web-3", true), named("10.10.0.3", "web-4", false)},
 	})
 	return exp.Canonical()
 }
@@ -74,6 +84,9 @@ func TestRoundTrip(t *testing.T) {
 		"one zone": {web("a", mcs.Endpoint{Address: netip.MustParseAddr("10.0.0.1"), Ready: true, Serving: true, Zone: "a"})},
 		"all endpoints with host names": {web("a", mcs.Endpoint{Address: netip.MustParseAddr("10.0.0.1"), Ready: true, Serving: true, Hostname: "web-0"},
 			mcs.Endpoint{Address: netip.MustParseAddr("10.0.0.2"), Ready: true, Serving: true, Hostname: "web-1"})},
+		"several host names on an address": {headless("a",
+			named("10.0.0.1", "web-0", true), named("10.0.0.1", "web-1", false), named("10.0.0.1", "web-2", true),
+			named("fd00::1", "web-0", true), named("fd00::1", "web-1", true))},
 		"everything": {full()},
 		"several":    {web("a", endpoint("10.0.0.1")), web("b"), web("c", endpoint("10.0.0.1"), endpoint("fd00::5"))},
 	}

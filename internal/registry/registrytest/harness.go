@@ -384,6 +384,7 @@ func fullExport(clusterID string, k mcs.Key) mcs.Export {
 				Ports: []mcs.BackendPort{{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 5353}, {Name: "http", Protocol: corev1.ProtocolTCP, Port: 8080}, {Name: "sctp", Protocol: corev1.ProtocolSCTP, Port: 9000}},
 				Endpoints: []mcs.Endpoint{
 					{Address: netip.MustParseAddr("10.10.1.1"), Ready: true, Serving: true, Hostname: "web-0", Zone: "eu-west-1a", Node: "node-1", Pod: "web-0"},
+					{Address: netip.MustParseAddr("10.10.1.1"), Ready: true, Serving: true, Hostname: "web-3", Zone: "eu-west-1a", Node: "node-1", Pod: "web-3"},
 					{Address: netip.MustParseAddr("10.10.1.2"), Serving: true, Terminating: true, Hostname: "web-1", Zone: "eu-west-1b", Node: "node-2"},
 					{Address: netip.MustParseAddr("fd00:10:10::2"), Hostname: "web-1", Node: "node-2"},
 				},
