@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
@@ -68,7 +69,7 @@ type Changes struct {
 func (c Changes) count() int { return len(c.Register) + len(c.Health) + len(c.Deregister) }
 
 // FromExport returns the instances that mirror e, sorted by ID: one for each endpoint address and port. Endpoints without ports
-// have none.
+// have none. Of several endpoints with one address, the ready one has the instance.
 func FromExport(e mcs.Export, clusterSetID, controllerVersion string) []api.Instance {
 	out, _ := firstFromExport(e, clusterSetID, controllerVersion, math.MaxInt, shape{})
 	return out
@@ -81,10 +82,11 @@ func firstFromExport(e mcs.Export, clusterSetID, controllerVersion string, limit
 	if s.hidesDrained(e) {
 		return nil, 0
 	}
+	e.Backends = e.AddressBackends()
 	seen := map[string]bool{}
 	second := s.secondAddresses(e)
 	for _, b := range e.Backends {
-		ports := s.portsOf(matchPorts(e.Ports, b.Ports))
+		ports := s.portsOf(matchPorts(e, b.Ports))
 		for _, ep := range b.Endpoints {
 			if !s.shows(ep, second) {
 				continue
@@ -156,20 +158,29 @@ type matchedPort struct {
 	backend mcs.BackendPort
 }
 
-// matchPorts returns the ports of the Service on which backends listen. If two of them have one target port, it returns the first.
-func matchPorts(service []mcs.Port, backends []mcs.BackendPort) (matched []matchedPort) {
+// matchPorts returns the ports of the Service on which backends listen. If two of them have one target port, it returns the first. A port of a headless
+// Service's slice that is none of the Service's stands for itself, as in DNS.
+func matchPorts(e mcs.Export, backends []mcs.BackendPort) (matched []matchedPort) {
 	type target struct {
 		protocol corev1.Protocol
 		number   int32
 	}
 	seen := map[target]bool{}
-	for _, port := range service {
-		i := slices.IndexFunc(backends, func(p mcs.BackendPort) bool { return p.Name == port.Name })
-		if i < 0 || seen[target{backends[i].Protocol, backends[i].Port}] {
-			continue
+	add := func(port mcs.Port, backend mcs.BackendPort) {
+		if !seen[target{backend.Protocol, backend.Port}] {
+			seen[target{backend.Protocol, backend.Port}] = true
+			matched = append(matched, matchedPort{port, backend})
 		}
-		seen[target{backends[i].Protocol, backends[i].Port}] = true
-		matched = append(matched, matchedPort{port, backends[i]})
+	}
+	for _, port := range e.Ports {
+		if i := slices.IndexFunc(backends, func(p mcs.BackendPort) bool { return p.Name == port.Name }); i >= 0 {
+			add(port, backends[i])
+		}
+	}
+	if e.Type == mcsv1beta1.Headless {
+		for _, p := range backends {
+			add(mcs.Port{Name: p.Name, Protocol: p.Protocol, Port: p.Port, TargetPort: strconv.Itoa(int(p.Port))}, p)
+		}
 	}
 	return matched
 }

@@ -87,6 +87,34 @@ func TestFromExport(t *testing.T) {
 	}
 }
 
+// Pods of a headless Service that share an address share its instances, which show a ready one.
+func TestFromExport_SeveralHostNames(t *testing.T) {
+	e := webExport("cls1")
+	e.Type = mcsv1beta1.Headless
+	endpoint := func(address, hostname string, isReady bool) mcs.Endpoint {
+		return mcs.Endpoint{Address: netip.MustParseAddr(address), Hostname: hostname, Ready: isReady}
+	}
+	e.Backends[0].Endpoints = []mcs.Endpoint{
+		endpoint("10.0.0.1", "web-0", false), endpoint("10.0.0.1", "web-1", true), endpoint("10.0.0.1", "web-2", false), endpoint("10.0.0.2", "web-3", false),
+	}
+	for name, tt := range map[string]struct {
+		shape shape
+		want  []string
+	}{
+		"all":        {shape{}, []string{"tcp-10_0_0_1-8080 web-1 true", "tcp-10_0_0_2-8080 web-3 false"}},
+		"ready only": {shape{hasReadyOnly: true}, []string{"tcp-10_0_0_1-8080 web-1 true"}},
+	} {
+		var got []string
+		instances, omitted := firstFromExport(e.Canonical(), "set1", "v1", maxInstances, tt.shape)
+		for _, i := range instances {
+			got = append(got, strings.Join([]string{i.ID, i.Attributes[AttrHostname], i.Attributes[AttrReady]}, " "))
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" || omitted > 0 {
+			t.Errorf("%s: %d omitted, instances (-want +got):\n%s", name, omitted, diff)
+		}
+	}
+}
+
 // TestFirstFromExport_BoundsMemory mirrors a Service of 500 ports and 2,000 endpoints, which would be a million instances of 2 KiB.
 func TestFirstFromExport_BoundsMemory(t *testing.T) {
 	const ports, endpoints, limit = 500, 2000, 1000
@@ -241,19 +269,24 @@ func applyChanges(have []api.Instance, changes Changes) []api.Instance {
 	return out
 }
 
-// Two ports of a Service with one target port are one instance, which has one ID.
+// Two ports of a Service with one target port are one instance, which has one ID. A headless Service has no target ports: all ports of its slices count.
 func TestMatchPorts(t *testing.T) {
 	service := []mcs.Port{{Name: "http", Port: 80}, {Name: "web", Port: 8080}, {Name: "dns", Port: 53}, {Name: "dns-udp", Port: 53}, {Name: "none", Port: 1}}
 	backends := []mcs.BackendPort{
 		{Name: "http", Protocol: corev1.ProtocolTCP, Port: 8080}, {Name: "web", Protocol: corev1.ProtocolTCP, Port: 8080},
-		{Name: "dns", Protocol: corev1.ProtocolTCP, Port: 53}, {Name: "dns-udp", Protocol: corev1.ProtocolUDP, Port: 53},
+		{Name: "dns", Protocol: corev1.ProtocolTCP, Port: 53}, {Name: "dns-udp", Protocol: corev1.ProtocolUDP, Port: 53}, {Name: "by hand", Protocol: corev1.ProtocolTCP, Port: 9},
 	}
-	var got []string
-	for _, m := range matchPorts(service, backends) {
-		got = append(got, m.service.Name)
-	}
-	if want := []string{"http", "dns", "dns-udp"}; !slices.Equal(got, want) {
-		t.Errorf("ports %v, want %v", got, want)
+	for kind, want := range map[mcsv1beta1.ServiceImportType][]string{
+		mcsv1beta1.ClusterSetIP: {"http 80 8080", "dns 53 53", "dns-udp 53 53"},
+		mcsv1beta1.Headless:     {"http 80 8080", "dns 53 53", "dns-udp 53 53", "by hand 9 9"},
+	} {
+		var got []string
+		for _, m := range matchPorts(mcs.Export{Type: kind, Ports: service}, backends) {
+			got = append(got, fmt.Sprint(m.service.Name, " ", m.service.Port, " ", m.backend.Port))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: ports %v, want %v", kind, got, want)
+		}
 	}
 }
 

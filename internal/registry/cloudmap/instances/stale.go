@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
@@ -94,7 +95,7 @@ func (s shownInstances) find(address netip.Addr, port mcs.BackendPort) (api.Inst
 // onlyHealthy returns exp with those endpoints ready that have healthy instances for all ports.
 func (s shownInstances) onlyHealthy(exp mcs.Export) mcs.Export {
 	isExposed := func(p mcs.BackendPort) bool {
-		return slices.ContainsFunc(exp.Ports, func(port mcs.Port) bool { return port.Name == p.Name })
+		return exp.Type == mcsv1beta1.Headless || slices.ContainsFunc(exp.Ports, func(port mcs.Port) bool { return port.Name == p.Name })
 	}
 	exp.Backends = slices.Clone(exp.Backends)
 	for i, group := range exp.Backends {

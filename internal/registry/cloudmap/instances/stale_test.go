@@ -33,6 +33,12 @@ func portsExport(cluster, ports string, addresses ...string) mcs.Export {
 	return e
 }
 
+// byHand returns e as the export of a headless Service without ports, with slices that have some.
+func byHand(e mcs.Export) mcs.Export {
+	e.Type, e.Ports = mcsv1beta1.Headless, nil
+	return e
+}
+
 // instancesFor returns the instances that clusters write for exports, in their shape.
 func instancesFor(s shape, exports ...mcs.Export) (have []api.Instance) {
 	for _, e := range exports {
@@ -99,6 +105,7 @@ func TestStaleHealth(t *testing.T) {
 		"of another cluster by its attribute":     {exports: []mcs.Export{one, two}, shape: perPort, stale: dead, edit: changed("cls1", AttrClusterID, "cls3")},
 		"of another clusterset":                   {exports: []mcs.Export{one, two}, shape: perPort, stale: dead, edit: changed("cls1", AttrClusterSetID, "set2")},
 		"of a cluster that does not set health":   {exports: []mcs.Export{one, two}, shape: perPort, stale: dead, edit: changed("cls1", AttrNames, "team")},
+		"headless, with ports of slices only":     {exports: []mcs.Export{byHand(one), byHand(two)}, shape: perPort, stale: dead, want: []string{first + " UNHEALTHY"}},
 		"in a service without health":             {exports: []mcs.Export{one, two}, shape: perPort, stale: dead, edit: func(i api.Instance) api.Instance { i.Health = ""; return i }},
 	} {
 		t.Run(name, func(t *testing.T) {
