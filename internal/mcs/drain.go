@@ -1,6 +1,7 @@
 package mcs
 
 import (
+	"cmp"
 	"fmt"
 	"hash/fnv"
 	"maps"
@@ -8,6 +9,7 @@ import (
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
 // Drain is the part of a cluster's endpoints that the other clusters do not use: "" for none, a percentage such as "30%", DrainAll or
@@ -136,17 +138,41 @@ func (m Merged) reduce(e Export, served map[use]bool, percent int32) []Backends 
 	if len(reduced) == 0 {
 		return e.Backends
 	}
-	out := m.backendsWithout(e, reduced)
-	for _, b := range m.backendsOf(e, func(u use) bool { return reduced[u] }) {
-		b.Endpoints = keepShare(b.Endpoints, 100-percent)
-		out = append(out, b)
+	part := m.backendsOf(e, func(u use) bool { return reduced[u] })
+	if m.Type == mcsv1beta1.Headless {
+		keepFamilyShares(part, 100-percent)
+	} else {
+		for i, b := range part {
+			part[i].Endpoints = keepShare(b.Endpoints, 100-percent)
+		}
 	}
-	return out
+	return append(m.backendsWithout(e, reduced), part...)
 }
 
-// keepShare returns endpoints without some of the ready ones: it keeps percent of these, at least one. All clusters keep the same ones. With a
-// smaller percentage, they keep a subset of them.
+// keepFamilyShares keeps percent of the addresses of each family in backends, whatever their ports are.
+func keepFamilyShares(backends []Backends, percent int32) {
+	families := map[bool][]Endpoint{}
+	for _, b := range backends {
+		for _, ep := range b.Endpoints {
+			families[ep.Address.Is4()] = append(families[ep.Address.Is4()], ep)
+		}
+	}
+	for _, endpoints := range families {
+		surplus := surplusAddresses(endpoints, percent)
+		for i, b := range backends {
+			backends[i].Endpoints = withoutReady(b.Endpoints, surplus)
+		}
+	}
+}
+
+// keepShare returns endpoints without some of the ready ones: it keeps percent of their addresses, at least one. All clusters keep the same ones.
+// With a smaller percentage, they keep a subset of them.
 func keepShare(endpoints []Endpoint, percent int32) []Endpoint {
+	return withoutReady(endpoints, surplusAddresses(endpoints, percent))
+}
+
+// surplusAddresses returns the addresses of ready endpoints that are not among the percent of them that are kept.
+func surplusAddresses(endpoints []Endpoint, percent int32) map[netip.Addr]bool {
 	ranks := map[netip.Addr]uint64{}
 	for _, ep := range endpoints {
 		if ep.Ready {
@@ -154,18 +180,18 @@ func keepShare(endpoints []Endpoint, percent int32) []Endpoint {
 		}
 	}
 	addresses := slices.SortedFunc(maps.Keys(ranks), func(a, b netip.Addr) int {
-		if ranks[a] != ranks[b] {
-			if ranks[a] < ranks[b] {
-				return -1
-			}
-			return 1
-		}
-		return a.Compare(b)
+		return cmp.Or(cmp.Compare(ranks[a], ranks[b]), a.Compare(b))
 	})
-	kept := (len(addresses)*int(percent) + 99) / 100
-	return slices.DeleteFunc(slices.Clone(endpoints), func(ep Endpoint) bool {
-		return ep.Ready && slices.Contains(addresses[kept:], ep.Address)
-	})
+	surplus := map[netip.Addr]bool{}
+	for _, address := range addresses[(len(addresses)*int(percent)+99)/100:] {
+		surplus[address] = true
+	}
+	return surplus
+}
+
+// withoutReady returns endpoints without the ready ones of these addresses.
+func withoutReady(endpoints []Endpoint, addresses map[netip.Addr]bool) []Endpoint {
+	return slices.DeleteFunc(slices.Clone(endpoints), func(ep Endpoint) bool { return ep.Ready && addresses[ep.Address] })
 }
 
 // rankOf returns a hash of an address, so that the rank does not follow the order of the addresses.

@@ -167,6 +167,43 @@ func TestMerged_ChooseDrained(t *testing.T) {
 	}
 }
 
+// Half of the addresses of a headless service are drained, whatever their ports are, and all names of an address together.
+func TestMerged_ChooseDrainedHeadless(t *testing.T) {
+	named := func(address, hostname string) Endpoint {
+		ep := readyEndpoint(address)
+		ep.Hostname = hostname
+		return ep
+	}
+	drained := webExport("cls1", 0, headless, withBackends())
+	for i := range 4 {
+		address := fmt.Sprint("10.1.0.", i)
+		drained.Backends = append(drained.Backends, Backends{
+			Ports:     []BackendPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: int32(8080 + i)}},
+			Endpoints: []Endpoint{named(address, "a"), named(address, "b"), readyEndpoint(fmt.Sprint("fd00::", i+1))},
+		})
+	}
+	exports := []Export{drained, webExport("cls2", 1, headless)}
+	got := Merge(exports).Choose(Candidates{Exports: exports, Drains: map[string]Drain{"cls1": "50%"}}).Exports[0]
+	names, six := map[netip.Addr][]string{}, 0
+	for _, b := range got.Backends {
+		for _, ep := range b.Endpoints {
+			if ep.Address.Is6() {
+				six++ // no other cluster has one
+				continue
+			}
+			names[ep.Address] = append(names[ep.Address], ep.Hostname)
+		}
+	}
+	if len(names) != 2 || six != 4 {
+		t.Errorf("of 4 addresses of each family %d IPv4 and %d IPv6 ones stay, want 2 and 4", len(names), six)
+	}
+	for address, hostnames := range names {
+		if !slices.Equal(sorted(hostnames), []string{"a", "b"}) {
+			t.Errorf("of %s the names %v stay, want both", address, hostnames)
+		}
+	}
+}
+
 // For all exports and drains: no endpoint is listed twice for a port, and a partial drain removes ready endpoints only.
 func TestMerged_ChooseDrainedListsEndpointsOnce(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 8))
