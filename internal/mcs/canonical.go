@@ -54,8 +54,8 @@ func (e Export) equalService(o Export) bool {
 		slices.Equal(e.IPFamilies, o.IPFamilies)
 }
 
-// AddressBackends returns the backends of e with each address once, as the ready endpoint if there is one. Those of a headless export may have it
-// several times, with different host names.
+// AddressBackends returns the backends of e with each address once, as the ready endpoint if there
+// is one. Those of a headless export may have it several times, with different host names.
 func (e Export) AddressBackends() []Backends {
 	if e.Type != mcsv1beta1.Headless {
 		return e.Backends
@@ -101,9 +101,9 @@ func affinityTimeout(config *corev1.SessionAffinityConfig) int32 {
 	return *config.ClientIP.TimeoutSeconds
 }
 
-// groupBackends puts endpoints with the same ports into one group and sorts everything. It removes duplicates of an endpoint
-// within a group, which occur while Kubernetes moves an endpoint from one slice to another. implied are appProtocols that ports with these
-// names have anyway.
+// groupBackends puts endpoints with the same ports into one group and sorts everything. It removes
+// duplicates of an endpoint within a group, which occur while Kubernetes moves an endpoint from one
+// slice to another. implied are appProtocols that ports with these names have anyway.
 func groupBackends(kind mcsv1beta1.ServiceImportType, in []Backends, implied map[string]string) []Backends {
 	var out []Backends
 	byPorts := map[string]int{}
@@ -140,7 +140,8 @@ func groupBackends(kind mcsv1beta1.ServiceImportType, in []Backends, implied map
 	return out
 }
 
-// portsKey returns a string that is unique for the names, protocols and numbers of ports: endpoints with the same ones can share a slice.
+// portsKey returns a string that is unique for the names, protocols and numbers of ports: endpoints
+// with the same ones can share a slice.
 func portsKey(ports []BackendPort) string {
 	var b strings.Builder
 	for _, p := range ports {
@@ -168,9 +169,10 @@ func compareBackendPorts(a, b BackendPort) int {
 	return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port), cmp.Compare(a.AppProtocol, b.AppProtocol))
 }
 
-// compareIDs compares the identities of endpoints. That of a headless Service's endpoint is its address and host name: pods that share an
-// address, as those in the network of their node, have a name each. That of another one is its address: kube-proxy knows an address and
-// port once, and takes any of several endpoints with it, so that one that is not ready could hide the ready one.
+// compareIDs compares the identities of endpoints. That of a headless Service's endpoint is its
+// address and host name: pods that share an address, as those in the network of their node, have a
+// name each. That of another one is its address: kube-proxy knows an address and port once, and
+// takes any of several endpoints with it, so that one that is not ready could hide the ready one.
 func compareIDs(kind mcsv1beta1.ServiceImportType, a, b Endpoint) int {
 	if c := a.Address.Compare(b.Address); c != 0 || kind != mcsv1beta1.Headless {
 		return c
@@ -178,8 +180,8 @@ func compareIDs(kind mcsv1beta1.ServiceImportType, a, b Endpoint) int {
 	return cmp.Compare(a.Hostname, b.Hostname)
 }
 
-// compareStates sorts endpoints with the same identity. The ready one comes first: an endpoint that is ready in one slice and not in
-// another is ready. The other fields only make the order total.
+// compareStates sorts endpoints with the same identity. The ready one comes first: an endpoint that
+// is ready in one slice and not in another is ready. The other fields only make the order total.
 func compareStates(a, b Endpoint) int {
 	return cmp.Or(
 		compareTrueFirst(a.Ready, b.Ready), compareTrueFirst(a.Serving, b.Serving), compareTrueFirst(!a.Terminating, !b.Terminating),

@@ -67,7 +67,8 @@ func TestCanonical(t *testing.T) {
 	}
 }
 
-// Each pod of a headless Service has a name, also if pods share an address, as in the network of their node. A clusterset IP has each address once.
+// Each pod of a headless Service has a name, also if pods share an address, as in the network of
+// their node. A clusterset IP has each address once.
 func TestCanonicalEndpoints(t *testing.T) {
 	http := []BackendPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 8080}}
 	other := []BackendPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 8081}}
@@ -117,7 +118,8 @@ func TestCanonicalEndpoints(t *testing.T) {
 	}
 }
 
-// The appProtocol of an endpoint port is that of the Service's port unless the slice has another one, so that it is published once.
+// The appProtocol of an endpoint port is that of the Service's port unless the slice has another
+// one, so that it is published once.
 func TestCanonicalAppProtocol(t *testing.T) {
 	bp := func(appProtocol string) []BackendPort {
 		return []BackendPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 8080, AppProtocol: appProtocol}}

@@ -149,7 +149,8 @@ func (m Merged) reduce(e Export, served map[use]bool, percent int32) []Backends 
 	return append(m.backendsWithout(e, reduced), part...)
 }
 
-// keepFamilyShares keeps percent of the addresses of each family in backends, whatever their ports are.
+// keepFamilyShares keeps percent of the addresses of each family in backends, whatever their ports
+// are.
 func keepFamilyShares(backends []Backends, percent int32) {
 	families := map[bool][]Endpoint{}
 	for _, b := range backends {
@@ -165,13 +166,15 @@ func keepFamilyShares(backends []Backends, percent int32) {
 	}
 }
 
-// keepShare returns endpoints without some of the ready ones: it keeps percent of their addresses, at least one. All clusters keep the same ones.
-// With a smaller percentage, they keep a subset of them.
+// keepShare returns endpoints without some of the ready ones: it keeps percent of their addresses,
+// at least one. All clusters keep the same ones. With a smaller percentage, they keep a subset of
+// them.
 func keepShare(endpoints []Endpoint, percent int32) []Endpoint {
 	return withoutReady(endpoints, surplusAddresses(endpoints, percent))
 }
 
-// surplusAddresses returns the addresses of ready endpoints that are not among the percent of them that are kept.
+// surplusAddresses returns the addresses of ready endpoints that are not among the percent of them
+// that are kept.
 func surplusAddresses(endpoints []Endpoint, percent int32) map[netip.Addr]bool {
 	ranks := map[netip.Addr]uint64{}
 	for _, ep := range endpoints {

@@ -167,7 +167,8 @@ func TestMerged_ChooseDrained(t *testing.T) {
 	}
 }
 
-// Half of the addresses of a headless service are drained, whatever their ports are, and all names of an address together.
+// Half of the addresses of a headless service are drained, whatever their ports are, and all names
+// of an address together.
 func TestMerged_ChooseDrainedHeadless(t *testing.T) {
 	named := func(address, hostname string) Endpoint {
 		ep := readyEndpoint(address)

@@ -101,24 +101,28 @@ type Port struct {
 	TargetPort string `json:"targetPort,omitempty"`
 }
 
-// Backends is a group of endpoints that listen on the same ports, as in one EndpointSlice. A Service has several groups
-// if its targetPort is a name that pods resolve to different numbers. A headless Service may have endpoints without ports.
+// Backends is a group of endpoints that listen on the same ports, as in one EndpointSlice. A
+// Service has several groups if its targetPort is a name that pods resolve to different numbers. A
+// headless Service may have endpoints without ports.
 type Backends struct {
 	Ports     []BackendPort `json:"ports"`
 	Endpoints []Endpoint    `json:"endpoints"`
 }
 
-// BackendPort is a port of an EndpointSlice: the target port of the Service port with the same name. A headless Service has endpoints with
-// other ports, too, if others than Kubernetes wrote the slice.
+// BackendPort is a port of an EndpointSlice: the target port of the Service port with the same
+// name. A headless Service has endpoints with other ports, too, if others than Kubernetes wrote the
+// slice.
 type BackendPort struct {
 	Name     string          `json:"name,omitempty"`
 	Protocol corev1.Protocol `json:"protocol"`
 	Port     int32           `json:"port"`
-	// AppProtocol is "" if it is that of the Service port with the same name. A clusterset IP has only those.
+	// AppProtocol is "" if it is that of the Service port with the same name. A clusterset IP has
+	// only those.
 	AppProtocol string `json:"appProtocol,omitempty"`
 }
 
-// Endpoint is one address of a backend. Its IP family is that of the address.
+// Endpoint is one address of a backend. Its IP family is that of the address. Several endpoints of a
+// headless Service may have one address and different host names.
 type Endpoint struct {
 	Address netip.Addr `json:"address"`
 	// Ready, Serving and Terminating are the EndpointSlice's conditions with their defaults applied:

@@ -126,11 +126,13 @@ func truncateMessages(messages []string) []string {
 
 // Backends returns the backends of e that the merged service uses.
 //
-// For a clusterset IP it keeps a backend port if e exposes a protocol and number of m, under any name, and renames it to the name in m.
-// Traffic to a port on which clusters disagree thus goes only to clusters that expose it. Endpoints without a remaining port are dropped.
+// For a clusterset IP it keeps a backend port if e exposes a protocol and number of m, under any
+// name, and renames it to the name in m. Traffic to a port on which clusters disagree thus goes
+// only to clusters that expose it. Endpoints without a remaining port are dropped.
 //
-// For a headless service it returns all backends with their own ports: clients connect to the addresses of the endpoints, and CoreDNS
-// reads names and numbers of ports from the EndpointSlices. There is no port translation that the Services' ports could decide.
+// For a headless service it returns all backends with their own ports: clients connect to the
+// addresses of the endpoints, and CoreDNS reads names and numbers of ports from the EndpointSlices.
+// There is no port translation that the Services' ports could decide.
 func (m Merged) Backends(e Export) []Backends {
 	if m.Type == mcsv1beta1.Headless {
 		return e.sliceBackends()

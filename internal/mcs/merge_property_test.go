@@ -124,7 +124,8 @@ func TestMergeKeepsTheRulesOfServices(t *testing.T) {
 	})
 }
 
-// Whatever the Services of the other clusters have, a headless import has all endpoints of each cluster, with the ports of its slices.
+// Whatever the Services of the other clusters have, a headless import has all endpoints of each
+// cluster, with the ports of its slices.
 func TestHeadlessBackendsAreThoseOfTheSlices(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		exports := anyExports(t, 1)
@@ -149,7 +150,8 @@ func TestHeadlessBackendsAreThoseOfTheSlices(t *testing.T) {
 	})
 }
 
-// Canonical keeps each address and host name of a headless export once, and each address of others, in a ready endpoint if there is one.
+// Canonical keeps each address and host name of a headless export once, and each address of others,
+// in a ready endpoint if there is one.
 func TestCanonicalKeepsEachEndpoint(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := anyExport(t, "cls1")

@@ -283,8 +283,8 @@ func (p *problems) sanitizeAnnotations(in map[string]string) map[string]string {
 	return out
 }
 
-// sanitizeBackends removes ports and endpoints that are not valid. Endpoints without a valid port are of no use behind a clusterset IP; clients
-// of a headless service use their addresses.
+// sanitizeBackends removes ports and endpoints that are not valid. Endpoints without a valid port
+// are of no use behind a clusterset IP; clients of a headless service use their addresses.
 func (p *problems) sanitizeBackends(kind mcsv1beta1.ServiceImportType, in []Backends) []Backends {
 	var out []Backends
 	count := 0

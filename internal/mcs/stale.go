@@ -104,9 +104,10 @@ func (m Merged) servedUses(exports []Export) map[use]bool {
 	return out
 }
 
-// IsServed reports whether exports have a ready endpoint for every use that clients have for the service: each port in each of its IP
-// families. Clients of a headless service use all addresses that they find, whatever its IP families are, so there it is each family in
-// which lost, the exports that are to be replaced, have a ready endpoint.
+// IsServed reports whether exports have a ready endpoint for every use that clients have for the
+// service: each port in each of its IP families. Clients of a headless service use all addresses
+// that they find, whatever its IP families are, so there it is each family in which lost, the
+// exports that are to be replaced, have a ready endpoint.
 func (m Merged) IsServed(exports, lost []Export) bool {
 	served := m.servedUses(exports)
 	if m.Type == mcsv1beta1.Headless {

@@ -264,7 +264,8 @@ func TestIsServed(t *testing.T) {
 		{"headless, families unknown", Merged{Type: mcsv1beta1.Headless}, served(), lost("10.9.0.1"), true},
 		{"headless, other ports", Merged{Type: mcsv1beta1.Headless, Ports: []Port{http, admin}}, served(http), lost("10.9.0.1"), true},
 		{"headless, not ready", Merged{Type: mcsv1beta1.Headless, IPFamilies: v4}, []Export{exportWith("10.0.0.1", false)}, lost("10.9.0.1"), false},
-		// The API server gives a headless Service without selector both families, also in a cluster that has one.
+		// The API server gives a headless Service without selector both families, also in a cluster
+		// that has one.
 		{"headless, a family without endpoints", Merged{Type: mcsv1beta1.Headless, IPFamilies: v6}, served(), lost("10.9.0.1"), true},
 		{"headless, the last endpoints of a family", Merged{Type: mcsv1beta1.Headless, IPFamilies: v6}, served(), lost("10.9.0.1", "fd00::9"), false},
 		{"headless, the last endpoints of a family that the oldest export does not have", Merged{Type: mcsv1beta1.Headless, IPFamilies: v4}, served(), lost("fd00::9"), false},

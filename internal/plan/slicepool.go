@@ -42,7 +42,8 @@ type portSet struct {
 	drafts   []*draft
 }
 
-// endpointID identifies an endpoint of a portSet. Several endpoints of a headless service may have one address: each pod has its host name.
+// endpointID identifies an endpoint of a portSet. Several endpoints of a headless service may have
+// one address: each pod has its host name.
 type endpointID struct{ address, hostname string }
 
 // idOf returns the ID of ep, which is not in any portSet if ep has no address.

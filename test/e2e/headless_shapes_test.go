@@ -33,7 +33,8 @@ type headlessShape struct {
 	ready int                       // its ready endpoints
 }
 
-// headlessShapes returns the shapes of Services and slices, whose endpoints all must have the names that they have in their own clusters.
+// headlessShapes returns the shapes of Services and slices, whose endpoints all must have the names
+// that they have in their own clusters.
 func headlessShapes() []headlessShape {
 	port := func(name string, number int32) corev1.ServicePort {
 		return corev1.ServicePort{Name: name, Port: number}
@@ -114,8 +115,9 @@ spec:
 `, ns, name, node)
 }
 
-// TestHeadlessShapes: the names of a headless service in the clusterset are those in cluster.local of the exporting clusters, for every shape of Services and
-// slices: the service, its SRV records, and each host name, with ready endpoints only.
+// TestHeadlessShapes: the names of a headless service in the clusterset are those in cluster.local
+// of the exporting clusters, for every shape of Services and slices: the service, its SRV records,
+// and each host name, with ready endpoints only.
 func TestHeadlessShapes(t *testing.T) {
 	t.Parallel()
 	cls1, cls2 := installed(t)
@@ -198,7 +200,8 @@ func (e headlessExport) create(t *testing.T, c cluster, ns, name string) {
 	export(t, c, ns, name)
 }
 
-// sameNames checks that in each cluster the names of the shapes in the clusterset are answered as the exporting clusters answer those in cluster.local.
+// sameNames checks that in each cluster the names of the shapes in the clusterset are answered as
+// the exporting clusters answer those in cluster.local.
 func sameNames(ctx context.Context, ns string, shapes []headlessShape, all []cluster) error {
 	want := map[string][]string{}
 	for _, c := range all {
@@ -236,7 +239,8 @@ func sameNames(ctx context.Context, ns string, shapes []headlessShape, all []clu
 	return errors.Join(failures...)
 }
 
-// addQuestions adds the questions about a shape to an exporting cluster, with those to the clusterset.
+// addQuestions adds the questions about a shape to an exporting cluster, with those to the
+// clusterset.
 func (s headlessShape) addQuestions(questions map[string]string, ns, cluster string) {
 	local := s.name + "." + ns + ".svc.cluster.local."
 	for _, kind := range []string{" A", " AAAA"} {
@@ -250,7 +254,8 @@ func (s headlessShape) addQuestions(questions map[string]string, ns, cluster str
 	}
 }
 
-// inClusterSet returns the data of a record in cluster.local of a cluster as in the clusterset: the target "80 a.db.NS.svc.cluster.local." of a SRV record gets the cluster's name.
+// inClusterSet returns the data of a record in cluster.local of a cluster as in the clusterset: the
+// target "80 a.db.NS.svc.cluster.local." of a SRV record gets the cluster's name.
 func inClusterSet(data, ns, cluster string) string {
 	endpoint, isTarget := strings.CutSuffix(data, "."+ns+".svc.cluster.local.")
 	if !isTarget {
@@ -260,7 +265,8 @@ func inClusterSet(data, ns, cluster string) string {
 	return host + "." + cluster + "." + service + "." + ns + ".svc.clusterset.local."
 }
 
-// recordsOf asks "name kind" questions in the client pod of a cluster. It returns the data of the records, sorted: of a SRV record its port and target.
+// recordsOf asks "name kind" questions in the client pod of a cluster. It returns the data of the
+// records, sorted: of a SRV record its port and target.
 func recordsOf(ctx context.Context, c cluster, ns string, questions []string) (map[string][]string, error) {
 	out, err := ask(ctx, c, ns, append([]string{"sh", "-c", `for q in "$@"; do echo "? $q"; dig +noall +answer $q || exit; done`, "sh"}, questions...)...)
 	if err != nil {

@@ -567,8 +567,9 @@ func TestDecideStale(t *testing.T) {
 	}
 }
 
-// Of a headless service, a cluster that was not seen since the start keeps its endpoints only in a family in which no other cluster has a ready one, whatever
-// the families and ports of the Services are. The API server gives headless Services without selector both families in a cluster with one.
+// Of a headless service, a cluster that was not seen since the start keeps its endpoints only in a
+// family in which no other cluster has a ready one, whatever the families and ports of the Services
+// are. The API server gives headless Services without selector both families in a cluster with one.
 func TestDecideImport_LostClusterOfHeadless(t *testing.T) {
 	slice := func(address string, family discoveryv1.AddressType) *discoveryv1.EndpointSlice {
 		s := importedFrom("cls2")[0]

@@ -158,8 +158,9 @@ type matchedPort struct {
 	backend mcs.BackendPort
 }
 
-// matchPorts returns the ports of the Service on which backends listen. If two of them have one target port, it returns the first. A port of a headless
-// Service's slice that is none of the Service's stands for itself, as in DNS.
+// matchPorts returns the ports of the Service on which backends listen. If two of them have one
+// target port, it returns the first. A port of a headless Service's slice that is none of the
+// Service's stands for itself, as in DNS.
 func matchPorts(e mcs.Export, backends []mcs.BackendPort) (matched []matchedPort) {
 	type target struct {
 		protocol corev1.Protocol

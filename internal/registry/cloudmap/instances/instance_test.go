@@ -269,7 +269,8 @@ func applyChanges(have []api.Instance, changes Changes) []api.Instance {
 	return out
 }
 
-// Two ports of a Service with one target port are one instance, which has one ID. A headless Service has no target ports: all ports of its slices count.
+// Two ports of a Service with one target port are one instance, which has one ID. A headless
+// Service has no target ports: all ports of its slices count.
 func TestMatchPorts(t *testing.T) {
 	service := []mcs.Port{{Name: "http", Port: 80}, {Name: "web", Port: 8080}, {Name: "dns", Port: 53}, {Name: "dns-udp", Port: 53}, {Name: "none", Port: 1}}
 	backends := []mcs.BackendPort{

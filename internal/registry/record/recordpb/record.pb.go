@@ -461,9 +461,10 @@ func (x *BackendPort) GetAppProtocol() string {
 	return ""
 }
 
-// Backends are the endpoints that listen on the same ports, as columns: similar values are adjacent, so that an endpoint
-// compresses to one or two bytes. Endpoint i of every column is the same endpoint; the IPv4 ones
-// come first, each family ascending. Several endpoints of a headless Service may have one address and different hostnames.
+// Backends are the endpoints that listen on the same ports, as columns: similar values are
+// adjacent, so that an endpoint compresses to one or two bytes. Endpoint i of every column is the
+// same endpoint; the IPv4 ones come first, each family ascending. Several endpoints of a headless
+// Service may have one address and different hostnames.
 type Backends struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Ports []*BackendPort         `protobuf:"bytes,1,rep,name=ports,proto3" json:"ports,omitempty"`
