@@ -100,7 +100,6 @@ func TestNewExport(t *testing.T) {
 						Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(false), Serving: ptr.To(true), Terminating: ptr.To(true)},
 						Hostname:   ptr.To("web-0"), Zone: ptr.To("zone-a"), NodeName: ptr.To("node-1"),
 					},
-					discoveryv1.Endpoint{},
 				))
 			},
 			want: func(e *Export) {
@@ -145,7 +144,7 @@ func TestNewExport(t *testing.T) {
 			src: func() Source {
 				src := webSource(webSlice("a", pod("10.10.0.1", true)))
 				src.Service.Spec.Ports[0].Name = ""
-				src.Slices[0].Ports = []discoveryv1.EndpointPort{{Port: ptr.To[int32](8080)}, {Name: ptr.To("all")}}
+				src.Slices[0].Ports = []discoveryv1.EndpointPort{{Port: ptr.To[int32](8080)}}
 				return src
 			},
 			want: func(e *Export) {
@@ -164,32 +163,6 @@ func TestNewExport(t *testing.T) {
 				headless(e)
 				e.Ports = nil
 				e.Backends = []Backends{{nil, []Endpoint{readyEndpoint("10.10.0.1")}}}
-			},
-		},
-		{
-			name: "slices that are none of ours to export",
-			src: func() Source {
-				fqdn, imported, importedToo, other := webSlice("a", pod("example.com", true)), webSlice("b", pod("10.12.0.1", true)),
-					webSlice("c", pod("10.12.0.2", true)), webSlice("d", pod("10.10.0.3", true))
-				fqdn.AddressType = discoveryv1.AddressTypeFQDN
-				imported.Labels[mcsv1beta1.LabelServiceName] = "web"
-				importedToo.Labels[mcsv1beta1.LabelSourceCluster] = "cls2"
-				other.Labels[discoveryv1.LabelServiceName] = "other"
-				return webSource(fqdn, imported, importedToo, other)
-			},
-			want: func(*Export) {},
-		},
-		{
-			name: "addresses that other clusters cannot use",
-			src: func() Source {
-				return webSource(webSlice("a", pod("127.0.0.1", true), pod("nonsense", true), pod("10.10.0.1", true)))
-			},
-			want: func(e *Export) {
-				e.Backends = []Backends{{[]BackendPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 8080}}, []Endpoint{readyEndpoint("10.10.0.1")}}}
-			},
-			wantLines: []string{
-				`endpoint "nonsense" of EndpointSlice a left out: it is not an IP address`,
-				"endpoint 127.0.0.1 left out: the address is a loopback address",
 			},
 		},
 	}

@@ -88,7 +88,9 @@ func TestDecideAutoExport(t *testing.T) {
 		},
 		{
 			name: "derived Service", want: autoNone,
-			svc: selected(func(svc *corev1.Service) { svc.Labels[plan.LabelAppManagedBy] = plan.ManagedBy }),
+			svc: selected(func(svc *corev1.Service) {
+				svc.Name, svc.Labels[plan.LabelAppManagedBy] = mcs.DerivedName(mcs.Key{Namespace: "demo", Name: "web"}), plan.ManagedBy
+			}),
 		},
 		{
 			name: "another implementation's derived Service", want: autoNone,
