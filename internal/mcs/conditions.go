@@ -18,6 +18,9 @@ func ExportValid(svc *corev1.Service) metav1.Condition {
 	case svc == nil:
 		return exportCondition(mcsv1beta1.ServiceExportConditionValid, false, mcsv1beta1.ServiceExportReasonNoService,
 			"there is no Service of this name in this namespace: create it, or delete the ServiceExport")
+	case ImportOf(svc) != "":
+		return exportCondition(mcsv1beta1.ServiceExportConditionValid, false, mcsv1beta1.ServiceExportReasonInvalidServiceType, fmt.Sprintf(
+			"the Service is the derived Service of ServiceImport %s, whose endpoints other clusters export: export Service %[1]s, or delete the ServiceExport", ImportOf(svc)))
 	case svc.Spec.Type == corev1.ServiceTypeExternalName:
 		return exportCondition(mcsv1beta1.ServiceExportConditionValid, false, mcsv1beta1.ServiceExportReasonInvalidServiceType,
 			"the Service is of type ExternalName, which has no endpoints to export: "+
@@ -56,14 +59,19 @@ type Progress struct {
 	Exported bool
 	// Problem is the reason why publishing does not progress, "" if there is none.
 	Problem string
+	// LeftOut are the parts that are not exported.
+	LeftOut LeftOuts
 }
 
 // ExportReady returns the ServiceExport condition Ready of a valid export.
 func ExportReady(p Progress) metav1.Condition {
 	switch {
 	case p.Exported:
-		return exportCondition(mcsv1beta1.ServiceExportConditionReady, true, mcsv1beta1.ServiceExportReasonExported,
-			"the other clusters of the clusterset can see the export")
+		message := "the other clusters of the clusterset can see the export"
+		if left := p.LeftOut.Summary(); left != "" {
+			message += "; left out: " + left
+		}
+		return exportCondition(mcsv1beta1.ServiceExportConditionReady, true, mcsv1beta1.ServiceExportReasonExported, message)
 	case p.Problem != "":
 		return exportCondition(mcsv1beta1.ServiceExportConditionReady, false, mcsv1beta1.ServiceExportReasonFailed, p.Problem)
 	}
@@ -75,6 +83,12 @@ func ExportReady(p Progress) metav1.Condition {
 func ExportNotReady(valid metav1.Condition) metav1.Condition {
 	return exportCondition(mcsv1beta1.ServiceExportConditionReady, false, mcsv1beta1.ServiceExportReasonFailed,
 		"nothing is exported: "+valid.Message)
+}
+
+// ExportTerminating returns the ServiceExport condition Ready of an object that is being deleted and that finalizers keep.
+func ExportTerminating(finalizers []string) metav1.Condition {
+	return exportCondition(mcsv1beta1.ServiceExportConditionReady, false, mcsv1beta1.ServiceExportReasonPending,
+		"the ServiceExport is being deleted, and the service is withdrawn from the other clusters; the object exists until its finalizers are removed: "+enumerate(finalizers))
 }
 
 // ExportConflict returns the ServiceExport condition Conflict. Its reasons are joined by commas, as mcs-api requires.

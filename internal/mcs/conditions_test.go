@@ -42,6 +42,15 @@ func TestConditions(t *testing.T) {
 		{"IP", ImportReady(ip(v4, v6), []corev1.IPFamily{v6}, []string{"fd00::1"}), "Ready", "Ready", "True", "clusterset IP"},
 		{"family", ImportReady(ip(v6), []corev1.IPFamily{v4}, nil), "Ready", "IPFamilyNotSupported", "False", "families IPv6 and this cluster has only IPv4"},
 		{"families not known", ImportReady(ip(v6), nil, []string{"fd00::1"}), "Ready", "Ready", "True", ""},
+		{"derived Service", ExportValid(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: DerivedName(Key{"demo", "web"}), Labels: map[string]string{mcsv1beta1.LabelServiceName: "web"}}}),
+			"Valid", "InvalidServiceType", "False", "derived Service of ServiceImport web"},
+		{"derived Service of another implementation", ExportValid(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "derived-x", OwnerReferences: []metav1.OwnerReference{{Kind: "ServiceImport", Name: "web"}}}}),
+			"Valid", "InvalidServiceType", "False", "derived Service of ServiceImport web"},
+		{"a Service with the labels of a derived one", ExportValid(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "web", Labels: map[string]string{
+			mcsv1beta1.LabelServiceName: "web", "app.kubernetes.io/managed-by": "cloud-map-mcs-controller"}}}), "Valid", "Valid", "True", ""},
+		{"being deleted", ExportTerminating([]string{"example.com/x"}), "Ready", "Pending", "False", "being deleted"},
+		{"left out", ExportReady(Progress{Exported: true, LeftOut: LeftOuts{{Kind: LeftOutEndpoint, Slice: "a", Reason: reasonFQDN, Count: 2}}}), "Ready", "Exported", "True",
+			"can see the export; left out: endpoints of EndpointSlice a: " + reasonFQDN},
 		{"families not said", ImportReady(ip(), []corev1.IPFamily{v4}, []string{"10.0.0.1"}), "Ready", "Ready", "True", ""},
 	}
 	for _, tc := range tests {

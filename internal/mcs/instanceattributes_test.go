@@ -110,7 +110,7 @@ func TestNewExport_InstanceAttributes(t *testing.T) {
 			if string(e.InstanceAttributes) != tc.attributes || endpoint.Pod != tc.pod || e.Region != tc.region {
 				t.Errorf("attributes %q, pod %q, Region %q; want %q, %q, %q", e.InstanceAttributes, endpoint.Pod, e.Region, tc.attributes, tc.pod, tc.region)
 			}
-			if lines := strings.Join(left, "\n"); (lines != "") != (tc.left != "") || !strings.Contains(lines, tc.left) {
+			if lines := strings.Join(left.lines(), "\n"); (lines != "") != (tc.left != "") || !strings.Contains(lines, tc.left) {
 				t.Errorf("left out: %q, want %q", lines, tc.left)
 			}
 		})

@@ -46,7 +46,7 @@ func TestNewExport_InstanceDNS(t *testing.T) {
 			if e.InstanceDNS != tc.want || e.Backends[0].Endpoints[0].Pod != tc.pod {
 				t.Errorf("records %q with pod %q, want %q with %q", e.InstanceDNS, e.Backends[0].Endpoints[0].Pod, tc.want, tc.pod)
 			}
-			if got := strings.Join(left, "; "); !strings.Contains(got, tc.left) || (got == "") != (tc.left == "") {
+			if got := strings.Join(left.lines(), "; "); !strings.Contains(got, tc.left) || (got == "") != (tc.left == "") {
 				t.Errorf("left out: %s, want %q", got, tc.left)
 			}
 		})

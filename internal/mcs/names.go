@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
 const (
@@ -31,6 +34,52 @@ func CutDerivedName(name string) (derived, rest string, ok bool) {
 		return "", "", false
 	}
 	return name[:length], name[length:], true
+}
+
+// IsDerivedName reports whether name has the form of the name of a derived Service, of this controller or the legacy one.
+func IsDerivedName(name string) bool {
+	_, rest, ok := CutDerivedName(name)
+	return ok && rest == ""
+}
+
+// ParseSliceName returns the name of the derived Service and the source cluster in the name of an imported slice, such as
+// "imported-abcdefghij-cls1-ipv4-0". The slices that Kubernetes creates for a Service have other names.
+func ParseSliceName(s *discoveryv1.EndpointSlice) (derived, cluster string, ok bool) {
+	derived, rest, ok := CutDerivedName(s.Name)
+	if !ok {
+		return "", "", false
+	}
+	family := "-" + strings.ToLower(string(s.AddressType)) + "-"
+	i := strings.LastIndex(rest, family)
+	if i < 2 || rest[0] != '-' || !isNumber(rest[i+len(family):]) {
+		return "", "", false
+	}
+	return derived, rest[1:i], true
+}
+
+func isNumber(s string) bool {
+	return s != "" && strings.Trim(s, "0123456789") == ""
+}
+
+// IsImportedSlice reports whether this controller created s for an import. Its name has that, which no client can change and which a copy does not have
+// by accident: labels do not matter.
+func IsImportedSlice(s *discoveryv1.EndpointSlice) bool {
+	_, _, ok := ParseSliceName(s)
+	return ok
+}
+
+// ImportOf returns the name of the ServiceImport that svc is the derived Service of, "" if it is none: its owner, of any implementation, or the
+// label with which the name of svc is a derived name. Labels alone, which users copy, do not make a derived Service.
+func ImportOf(svc *corev1.Service) string {
+	for _, o := range svc.OwnerReferences {
+		if isServiceImport(o) {
+			return o.Name
+		}
+	}
+	if name := svc.Labels[mcsv1beta1.LabelServiceName]; name != "" && svc.Name == DerivedName(Key{Namespace: svc.Namespace, Name: name}) {
+		return name
+	}
+	return ""
 }
 
 // ValidateClusterID returns an error if id cannot be the ID of a cluster or a clusterset. KEP-2149 allows a DNS subdomain, but the

@@ -1,6 +1,7 @@
 package mcs
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -41,12 +42,19 @@ type Source struct {
 // endpointSliceController manages the slices of Services with a selector, and corrects those that others write under its name.
 const endpointSliceController = "endpointslice-controller.k8s.io"
 
+// importers are the values of label endpointslice.kubernetes.io/managed-by of implementations that add endpoints of other clusters to a Service: Cilium's
+// global services, Karmada's MultiClusterService, Submariner, and the legacy controller. Kubernetes does not copy this label from a Service.
+var importers = []string{
+	"endpointslice-mesh-controller.cilium.io", "endpointslice-dispatch-controller.karmada.io", "lighthouse-agent.submariner.io",
+	"aws-cloud-map-mcs-controller-for-k8s",
+}
+
 // NewExport creates this cluster's export of src. previous is the last result, or nil: if nothing has changed since, Changed stays;
 // otherwise it becomes now.
 //
-// The result is sanitized because this cluster must merge its own export in the form that the others receive. The lines report
-// the properties that were left out. An error reports that nothing can be exported.
-func NewExport(src Source, previous *Export, now time.Time) (Export, []string, error) {
+// The result is sanitized because this cluster must merge its own export in the form that the others receive. Each endpoint of the slices is in
+// the result or in what is left out. An error reports that nothing can be exported.
+func NewExport(src Source, previous *Export, now time.Time) (Export, LeftOuts, error) {
 	svc, exp := src.Service, src.ServiceExport
 	e := Export{
 		Key:                   Key{Namespace: exp.Namespace, Name: exp.Name},
@@ -63,62 +71,54 @@ func NewExport(src Source, previous *Export, now time.Time) (Export, []string, e
 		Labels:                exp.Spec.ExportedLabels,
 		Annotations:           exp.Spec.ExportedAnnotations,
 	}
-	unreadable := src.readAnnotations(&e)
+	left := src.readAnnotations(&e)
 	for i := range src.Slices {
-		slice := &src.Slices[i]
-		if !isSourceSlice(slice, svc) {
-			continue
-		}
-		if src.ControllerSlicesOnly && !isControllerSlice(slice, svc) {
-			unreadable = append(unreadable, fmt.Sprintf("EndpointSlice %s left out: it was not created by the EndpointSlice controller of Kubernetes for a Service "+
-				"with a selector (--export-slices=controller)", slice.Name))
-			continue
-		}
-		b, bad := backendsFromSlice(slice)
+		b, more := src.exportSlice(&src.Slices[i])
 		if !e.needsPods() {
 			b.removePods()
 		}
-		bad = append(bad, src.leaveOutAddresses(&b)...)
 		e.Backends = append(e.Backends, b)
-		unreadable = append(unreadable, bad...)
+		for _, l := range more {
+			left.add(l)
+		}
 	}
-	e, left, err := Sanitize(e)
+	e, err := left.sanitize(e)
 	if err != nil {
 		return Export{}, nil, fmt.Errorf("exporting Service %s/%s: %w", svc.Namespace, svc.Name, err)
 	}
 	if previous != nil && e.Equal(*previous) {
 		e.Changed = previous.Changed.UTC().Truncate(time.Millisecond)
 	}
-	return e, append(unreadable, left...), nil
+	return e, left.sorted(), nil
 }
 
-// readAnnotations sets the fields of e that annotations have. The lines report the annotations that cannot be read.
-func (src Source) readAnnotations(e *Export) (unreadable []string) {
+// readAnnotations sets the fields of e that annotations have, and returns the annotations that cannot be read.
+func (src Source) readAnnotations(e *Export) (left LeftOuts) {
 	if e.Type == mcsv1beta1.ClusterSetIP {
 		selection, err := src.Selection()
 		if err != nil {
-			unreadable = append(unreadable, "clusterSelectors left out: "+err.Error())
+			left.addField("clusterSelectors", "%v", err)
 		}
 		e.ClusterSelectors, e.MinimumReady = selection.Selectors, selection.MinimumReady
 	}
 	drain, err := ParseDrain(src.ServiceExport.Annotations[AnnotationDrain])
 	if err != nil {
-		unreadable = append(unreadable, fmt.Sprintf("annotation %s left out: %v", AnnotationDrain, err))
+		left.addField("annotation "+AnnotationDrain, "%v", err)
 	}
 	e.Drain = drain
 	if e.Recipients, err = src.Recipients(); err != nil {
-		unreadable = append(unreadable, "exported to no other cluster: "+err.Error())
+		left.addNote("exported to no other cluster: " + err.Error())
 	}
 	if e.InstanceAttributes, err = src.InstanceAttributes(); err != nil {
-		unreadable = append(unreadable, "attributes of Cloud Map instances left out: "+err.Error())
+		left.addField("attributes of Cloud Map instances", "%v", err)
 	}
 	if e.InstanceAttributes.refersTo(referenceRegion) {
 		e.Region = src.Region
 	}
 	if e.InstanceDNS, err = src.InstanceDNSOf(); err != nil {
-		unreadable = append(unreadable, err.Error())
+		left.addNote(err.Error())
 	}
-	return unreadable
+	return left
 }
 
 // needsPods reports whether the instances need the names of the pods.
@@ -140,22 +140,6 @@ func (src Source) Selection() (Selection, error) {
 func isControllerSlice(slice *discoveryv1.EndpointSlice, svc *corev1.Service) bool {
 	return slice.Labels[discoveryv1.LabelManagedBy] == endpointSliceController && len(svc.Spec.Selector) > 0 &&
 		slices.ContainsFunc(slice.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == svc.UID })
-}
-
-// leaveOutAddresses removes the endpoints of b with addresses that src.CheckAddress refuses, and returns a line for each.
-func (src Source) leaveOutAddresses(b *Backends) []string {
-	if src.CheckAddress == nil {
-		return nil
-	}
-	var p problems
-	b.Endpoints = slices.DeleteFunc(b.Endpoints, func(e Endpoint) bool {
-		err := src.CheckAddress(e.Address.Unmap())
-		if err != nil {
-			p.add("endpoint %s left out: the address %v", e.Address, err)
-		}
-		return err != nil
-	})
-	return p.lines()
 }
 
 func exportType(svc *corev1.Service) mcsv1beta1.ServiceImportType {
@@ -187,55 +171,130 @@ func targetPort(p corev1.ServicePort) string {
 	return p.TargetPort.String()
 }
 
-// isSourceSlice reports whether slice holds endpoints of svc in this cluster. Endpoints that any MCS implementation imported must
-// not be exported again, and slices of type FQDN hold no addresses.
-func isSourceSlice(slice *discoveryv1.EndpointSlice, svc *corev1.Service) bool {
-	_, imported := slice.Labels[mcsv1beta1.LabelServiceName]
-	if !imported {
-		_, imported = slice.Labels[mcsv1beta1.LabelSourceCluster]
+// exportSlice returns the endpoints of slice that are exported, and those that are not.
+func (src Source) exportSlice(slice *discoveryv1.EndpointSlice) (Backends, LeftOuts) {
+	refuse := func(reason string) (Backends, LeftOuts) {
+		var left LeftOuts
+		left.add(LeftOut{Kind: LeftOutEndpoint, Slice: slice.Name, Reason: reason, Count: len(slice.Endpoints)})
+		return Backends{}, left
 	}
-	return !imported && slice.Labels[discoveryv1.LabelServiceName] == svc.Name &&
-		(slice.AddressType == discoveryv1.AddressTypeIPv4 || slice.AddressType == discoveryv1.AddressTypeIPv6)
+	if reason := src.refuseSlice(slice); reason != "" {
+		return refuse(reason)
+	}
+	if exportType(src.Service) == mcsv1beta1.Headless {
+		b, left := backendsFromSlice(slice, src.CheckAddress)
+		return b, left
+	}
+	var left LeftOuts
+	// No Service port can match a slice port that is left out here: its endpoints are usable at the others.
+	ports := sift(&left, slice.Ports, func(p *discoveryv1.EndpointPort) *LeftOut { return src.refusePort(slice, *p) })
+	if len(ports) == 0 {
+		return refuse(reasonNoPort)
+	}
+	b, more := backendsFromSlice(slice, src.CheckAddress)
+	b.Ports = backendPorts(ports)
+	return b, append(left, more...)
 }
 
-// BackendsOf returns the endpoints of slice.
+// refuseSlice returns why no endpoint of slice is exported, "" if they are. Labels that Kubernetes copies from the Service to its slices, and that users
+// write to slices of their own, do not count: an imported slice has another owner, name or manager.
+func (src Source) refuseSlice(slice *discoveryv1.EndpointSlice) string {
+	manager := slice.Labels[discoveryv1.LabelManagedBy]
+	switch {
+	case slice.Labels[discoveryv1.LabelServiceName] != src.Service.Name:
+		return fmt.Sprintf("it belongs to Service %q", abbreviate(slice.Labels[discoveryv1.LabelServiceName]))
+	case IsImportedSlice(slice):
+		return reasonOwnImport
+	case slices.ContainsFunc(slice.OwnerReferences, isServiceImport):
+		return reasonImportOwner
+	case slices.Contains(importers, manager):
+		return fmt.Sprintf(reasonOtherImport, manager)
+	case slice.AddressType != discoveryv1.AddressTypeIPv4 && slice.AddressType != discoveryv1.AddressTypeIPv6:
+		return reasonFQDN
+	case src.ControllerSlicesOnly && !isControllerSlice(slice, src.Service):
+		return reasonNotOurs
+	}
+	return ""
+}
+
+// refusePort returns that no port of the Service uses a port of slice, nil if one does. kube-proxy matches them by name and protocol.
+func (src Source) refusePort(slice *discoveryv1.EndpointSlice, p discoveryv1.EndpointPort) *LeftOut {
+	name, protocol := ptr.Deref(p.Name, ""), cmp.Or(ptr.Deref(p.Protocol, ""), corev1.ProtocolTCP)
+	refused := &LeftOut{Kind: LeftOutEndpointPort, Names: []string{quote(name)}, Slice: slice.Name, Reason: reasonOtherPort, Count: 1}
+	if p.Port == nil {
+		refused.Reason = reasonAllPorts
+		return refused
+	}
+	for _, sp := range src.Service.Spec.Ports {
+		if sp.Name == name && cmp.Or(sp.Protocol, corev1.ProtocolTCP) == protocol {
+			return nil
+		}
+	}
+	return refused
+}
+
+func isServiceImport(o metav1.OwnerReference) bool { return o.Kind == mcsv1beta1.ServiceImportKindName }
+
+// BackendsOf returns the endpoints of slice, which is an imported one.
 func BackendsOf(slice *discoveryv1.EndpointSlice) Backends {
-	b, _ := backendsFromSlice(slice)
+	b, _ := backendsFromSlice(slice, nil) // what is left out has been reported by the cluster that exports it
 	return b
 }
 
-// backendsFromSlice returns the endpoints of slice, with the defaults of the API for unset fields.
-func backendsFromSlice(slice *discoveryv1.EndpointSlice) (Backends, []string) {
-	var b Backends
-	var bad []string
-	for _, p := range slice.Ports {
-		if p.Port == nil {
-			continue // "all ports", which matches no Service port
-		}
-		b.Ports = append(b.Ports, BackendPort{Name: ptr.Deref(p.Name, ""), Protocol: ptr.Deref(p.Protocol, ""), Port: *p.Port, AppProtocol: ptr.Deref(p.AppProtocol, "")})
-	}
-	for _, ep := range slice.Endpoints {
-		if len(ep.Addresses) == 0 {
-			continue
-		}
-		// An endpoint has one address; kube-proxy also uses only the first one.
-		addr, err := netip.ParseAddr(ep.Addresses[0])
-		if err != nil {
-			bad = append(bad, fmt.Sprintf("endpoint %q of EndpointSlice %s left out: it is not an IP address", abbreviate(ep.Addresses[0]), slice.Name))
-			continue
+// backendsFromSlice returns the endpoints of slice, with the defaults of the API for unset fields, and those whose addresses cannot be used. check
+// may be nil.
+func backendsFromSlice(slice *discoveryv1.EndpointSlice, check func(netip.Addr) error) (Backends, LeftOuts) {
+	var left LeftOuts
+	b := Backends{Ports: backendPorts(slice.Ports), Endpoints: make([]Endpoint, 0, len(slice.Endpoints))}
+	sift(&left, slice.Endpoints, func(ep *discoveryv1.Endpoint) *LeftOut {
+		address, refused := endpointAddress(*ep, check)
+		if refused != nil {
+			refused.Slice = slice.Name
+			return refused
 		}
 		b.Endpoints = append(b.Endpoints, Endpoint{
-			Address:     addr,
+			Address:     address,
 			Ready:       ptr.Deref(ep.Conditions.Ready, true),
 			Serving:     ptr.Deref(ep.Conditions.Serving, true),
 			Terminating: ptr.Deref(ep.Conditions.Terminating, false),
 			Hostname:    ptr.Deref(ep.Hostname, ""),
 			Zone:        ptr.Deref(ep.Zone, ""),
 			Node:        ptr.Deref(ep.NodeName, ""),
-			Pod:         podOf(ep),
+			Pod:         podOf(*ep),
 		})
+		return nil
+	})
+	return b, left
+}
+
+// backendPorts returns the ports that have a number. One without means all ports, which a headless Service does not need.
+func backendPorts(in []discoveryv1.EndpointPort) (out []BackendPort) {
+	for _, p := range in {
+		if p.Port != nil {
+			out = append(out, BackendPort{Name: ptr.Deref(p.Name, ""), Protocol: ptr.Deref(p.Protocol, ""), Port: *p.Port, AppProtocol: ptr.Deref(p.AppProtocol, "")})
+		}
 	}
-	return b, bad
+	return out
+}
+
+// endpointAddress returns the address of ep, or why it has none that can be exported. kube-proxy also uses only the first one.
+func endpointAddress(ep discoveryv1.Endpoint, check func(netip.Addr) error) (netip.Addr, *LeftOut) {
+	if len(ep.Addresses) == 0 {
+		return netip.Addr{}, &LeftOut{Kind: LeftOutEndpoint, Reason: reasonNoAddress, Count: 1}
+	}
+	address, err := netip.ParseAddr(ep.Addresses[0])
+	if err != nil {
+		return netip.Addr{}, leftOut(LeftOutEndpoint, quote(ep.Addresses[0]), reasonNotIP)
+	}
+	if err := CheckPodAddress(address); err != nil {
+		return netip.Addr{}, leftOut(LeftOutEndpoint, address.String(), err.Error())
+	}
+	if check != nil {
+		if err := check(address.Unmap()); err != nil {
+			return netip.Addr{}, leftOut(LeftOutEndpoint, address.String(), "the address "+err.Error())
+		}
+	}
+	return address, nil
 }
 
 // podOf returns the name of the endpoint's pod, "" if it is none.

@@ -100,6 +100,7 @@ func TestNewExport(t *testing.T) {
 						Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(false), Serving: ptr.To(true), Terminating: ptr.To(true)},
 						Hostname:   ptr.To("web-0"), Zone: ptr.To("zone-a"), NodeName: ptr.To("node-1"),
 					},
+					discoveryv1.Endpoint{},
 				))
 			},
 			want: func(e *Export) {
@@ -111,6 +112,7 @@ func TestNewExport(t *testing.T) {
 					},
 				}}
 			},
+			wantLines: []string{"1 endpoints of EndpointSlice a left out: the endpoint has no address"},
 		},
 		{
 			name: "an address in two slices while it moves",
@@ -144,13 +146,14 @@ func TestNewExport(t *testing.T) {
 			src: func() Source {
 				src := webSource(webSlice("a", pod("10.10.0.1", true)))
 				src.Service.Spec.Ports[0].Name = ""
-				src.Slices[0].Ports = []discoveryv1.EndpointPort{{Port: ptr.To[int32](8080)}}
+				src.Slices[0].Ports = []discoveryv1.EndpointPort{{Port: ptr.To[int32](8080)}, {Name: ptr.To("all")}}
 				return src
 			},
 			want: func(e *Export) {
 				e.Ports[0].Name = ""
 				e.Backends = []Backends{{[]BackendPort{{Name: "", Protocol: corev1.ProtocolTCP, Port: 8080}}, []Endpoint{readyEndpoint("10.10.0.1")}}}
 			},
+			wantLines: []string{`endpoint port "all" of EndpointSlice a left out: it has no number, and no port of the Service has that meaning`},
 		},
 		{
 			name: "headless without ports",
@@ -165,11 +168,24 @@ func TestNewExport(t *testing.T) {
 				e.Backends = []Backends{{nil, []Endpoint{readyEndpoint("10.10.0.1")}}}
 			},
 		},
+		{
+			name: "addresses that other clusters cannot use",
+			src: func() Source {
+				return webSource(webSlice("a", pod("127.0.0.1", true), pod("nonsense", true), pod("10.10.0.1", true)))
+			},
+			want: func(e *Export) {
+				e.Backends = []Backends{{[]BackendPort{{"http", corev1.ProtocolTCP, 8080}}, []Endpoint{readyEndpoint("10.10.0.1")}}}
+			},
+			wantLines: []string{
+				`endpoint "nonsense" of EndpointSlice a left out: it is not an IP address`,
+				"endpoint 127.0.0.1 of EndpointSlice a left out: the address is a loopback address",
+			},
+		},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
 			src, before := tc.src(), tc.src()
-			got, lines, err := NewExport(src, nil, start)
+			got, left, err := NewExport(src, nil, start)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -177,7 +193,7 @@ func TestNewExport(t *testing.T) {
 			if diff := cmp.Diff(want, got, compareAddr); diff != "" {
 				t.Errorf("NewExport (-want +got):\n%s", diff)
 			}
-			if diff := cmp.Diff(tc.wantLines, lines); diff != "" {
+			if diff := cmp.Diff(tc.wantLines, left.lines()); diff != "" {
 				t.Errorf("lines (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(before, src); diff != "" {

@@ -34,7 +34,7 @@ const (
 	maxAnnotationBytes = 4 << 10
 	// maxAffinitySeconds is one day, the maximum in Kubernetes.
 	maxAffinitySeconds = 86400
-	// maxProblems bounds the lines about one export.
+	// maxProblems bounds the LeftOuts of one export.
 	maxProblems = 20
 )
 
@@ -44,30 +44,43 @@ const (
 //
 // NewExport sanitizes this cluster's own exports as well, so that all clusters merge the same exports.
 func Sanitize(e Export) (Export, []string, error) {
-	if err := checkExport(e); err != nil {
+	var left LeftOuts
+	e, err := left.sanitize(e)
+	if err != nil {
 		return Export{}, nil, err
 	}
-	var p problems
+	return e, left.lines(), nil
+}
+
+// sanitize is Sanitize, and adds to o what it leaves out.
+func (o *LeftOuts) sanitize(e Export) (Export, error) {
+	if err := checkExport(e); err != nil {
+		return Export{}, err
+	}
 	e = e.Canonical()
 	if e.Recipients != "" {
 		recipients, err := ParseRecipients(string(e.Recipients))
 		if err != nil {
-			return Export{}, nil, fmt.Errorf("the recipients are not valid: %w", err)
+			return Export{}, fmt.Errorf("the recipients are not valid: %w", err)
 		}
 		e.Recipients = recipients
 	}
-	p.sanitizeTimes(&e)
-	e.Ports = p.sanitizePorts(e.Ports)
+	o.sanitizeTimes(&e)
+	var ports LeftOuts
+	e.Ports = ports.sanitizePorts(e.Ports)
 	if len(e.Ports) == 0 && e.Type == mcsv1beta1.ClusterSetIP {
-		return Export{}, nil, fmt.Errorf("a service of type %s has no usable port: %s", e.Type, cmp.Or(strings.Join(p.lines(), ", "), "it has none at all"))
+		return Export{}, fmt.Errorf("a service of type %s has no usable port: %s", e.Type, cmp.Or(strings.Join(ports.lines(), ", "), "it has none at all"))
 	}
-	p.sanitizePolicies(&e)
-	e.Labels = p.sanitizeLabels(e.Labels)
-	e.Annotations = p.sanitizeAnnotations(e.Annotations)
-	p.sanitizeSelectors(&e)
-	p.sanitizeDrain(&e)
-	e.Backends = p.sanitizeBackends(e.Type, e.Backends)
-	return e.Canonical(), p.lines(), nil
+	for _, l := range ports {
+		o.add(l)
+	}
+	o.sanitizePolicies(&e)
+	e.Labels = o.sanitizeLabels(e.Labels)
+	e.Annotations = o.sanitizeAnnotations(e.Annotations)
+	o.sanitizeSelectors(&e)
+	o.sanitizeDrain(&e)
+	e.Backends = o.sanitizeBackends(e.Type, e.Backends)
+	return e.Canonical(), nil
 }
 
 // checkExport returns an error if e lacks a property that every export must have.
@@ -95,13 +108,13 @@ var (
 )
 
 // sanitizeTimes removes times that no ServiceExport can have. A creation time of 1970 would win every conflict.
-func (p *problems) sanitizeTimes(e *Export) {
+func (o *LeftOuts) sanitizeTimes(e *Export) {
 	switch {
 	case e.Created.IsZero():
-		p.add("there is no creation time: every other export wins against this one")
+		o.addNote("there is no creation time: every other export wins against this one")
 	case !isPlausibleTime(e.Created):
-		p.add("creation time %s left out: it is not between %d and %d, so every other export wins against this one",
-			abbreviate(e.Created.Format(time.RFC3339)), earliestTime.Year(), latestTime.Year())
+		o.addField("creation time "+abbreviate(e.Created.Format(time.RFC3339)),
+			"it is not between %d and %d, so every other export wins against this one", earliestTime.Year(), latestTime.Year())
 		e.Created = time.Time{}
 	}
 	if !isPlausibleTime(e.Changed) {
@@ -111,55 +124,28 @@ func (p *problems) sanitizeTimes(e *Export) {
 
 func isPlausibleTime(t time.Time) bool { return !t.Before(earliestTime) && t.Before(latestTime) }
 
-// problems collects the lines about properties that were left out of an export.
-type problems struct {
-	first []string
-	more  int
-}
-
-func (p *problems) add(format string, args ...any) {
-	if len(p.first) < maxProblems {
-		p.first = append(p.first, fmt.Sprintf(format, args...))
-		return
-	}
-	p.more++
-}
-
-func (p *problems) lines() []string {
-	if p.more == 0 {
-		return p.first
-	}
-	return append(p.first, fmt.Sprintf("and %d more problems", p.more))
-}
-
-func (p *problems) sanitizePorts(in []Port) []Port {
-	var out []Port
-	names := map[string]bool{}
-	keys := map[portKey]bool{}
-	for _, port := range in {
+func (o *LeftOuts) sanitizePorts(in []Port) []Port {
+	names, keys := map[string]bool{}, map[portKey]bool{}
+	return sift(o, in, func(port *Port) *LeftOut {
 		switch err := checkPort(port.Name, port.Protocol, port.Port); {
 		case err != nil:
-			p.add("port %s left out: %v", abbreviate(port.String()), err)
-			continue
+			return leftOut(LeftOutPort, abbreviate(port.String()), err.Error())
 		case names[port.Name] || keys[port.key()]:
-			p.add("port %s left out: another port has its name or number", port)
-			continue
-		case len(out) == maxPorts:
-			p.add("port %s left out: there are more than %d", port, maxPorts)
-			continue
+			return leftOut(LeftOutPort, port.String(), "another port has its name or number")
+		case len(names) == maxPorts:
+			return leftOut(LeftOutPort, port.String(), fmt.Sprintf("there are more than %d", maxPorts))
 		}
 		if port.AppProtocol != "" && len(validation.IsQualifiedName(port.AppProtocol)) > 0 {
-			p.add("appProtocol %q of port %s left out: it is not a qualified name", abbreviate(port.AppProtocol), port.Name)
+			o.addField(fmt.Sprintf("appProtocol %q of port %s", abbreviate(port.AppProtocol), port.Name), "it is not a qualified name")
 			port.AppProtocol = ""
 		}
 		if port.TargetPort != "" && !isValidTargetPort(port.TargetPort) {
-			p.add("targetPort %q of port %s left out: it is neither a port number nor a port name", abbreviate(port.TargetPort), port.Name)
+			o.addField(fmt.Sprintf("targetPort %q of port %s", abbreviate(port.TargetPort), port.Name), "it is neither a port number nor a port name")
 			port.TargetPort = ""
 		}
 		names[port.Name], keys[port.key()] = true, true
-		out = append(out, port)
-	}
-	return out
+		return nil
+	})
 }
 
 func checkPort(name string, protocol corev1.Protocol, number int32) error {
@@ -184,47 +170,46 @@ func isValidTargetPort(s string) bool {
 }
 
 // sanitizePolicies resets policies with values that Kubernetes does not know to their defaults.
-func (p *problems) sanitizePolicies(e *Export) {
+func (o *LeftOuts) sanitizePolicies(e *Export) {
 	switch e.SessionAffinity {
 	case corev1.ServiceAffinityNone, corev1.ServiceAffinityClientIP:
 	default:
-		p.add("sessionAffinity %q left out: it is unknown", abbreviate(string(e.SessionAffinity)))
+		o.addField(fmt.Sprintf("sessionAffinity %q", abbreviate(string(e.SessionAffinity))), reasonUnknown)
 		e.SessionAffinity = corev1.ServiceAffinityNone
 	}
 	if t := affinityTimeout(e.SessionAffinityConfig); t < 0 || t > maxAffinitySeconds {
-		p.add("sessionAffinityConfig left out: a timeout of %d s is not between 1 and %d", t, maxAffinitySeconds)
+		o.addField("sessionAffinityConfig", "a timeout of %d s is not between 1 and %d", t, maxAffinitySeconds)
 		e.SessionAffinityConfig = nil
 	}
 	switch e.InternalTrafficPolicy {
 	case "", corev1.ServiceInternalTrafficPolicyCluster, corev1.ServiceInternalTrafficPolicyLocal:
 	default:
-		p.add("internalTrafficPolicy %q left out: it is unknown", abbreviate(string(e.InternalTrafficPolicy)))
+		o.addField(fmt.Sprintf("internalTrafficPolicy %q", abbreviate(string(e.InternalTrafficPolicy))), reasonUnknown)
 		e.InternalTrafficPolicy = ""
 	}
 	switch e.TrafficDistribution {
 	case "", corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone,
 		corev1.ServiceTrafficDistributionPreferSameNode:
 	default:
-		p.add("trafficDistribution %q left out: it is unknown", abbreviate(e.TrafficDistribution))
+		o.addField(fmt.Sprintf("trafficDistribution %q", abbreviate(e.TrafficDistribution)), reasonUnknown)
 		e.TrafficDistribution = ""
 	}
-	e.IPFamilies = slices.DeleteFunc(e.IPFamilies, func(f corev1.IPFamily) bool {
-		bad := f != corev1.IPv4Protocol && f != corev1.IPv6Protocol
-		if bad {
-			p.add("IP family %q left out: it is unknown", abbreviate(string(f)))
+	e.IPFamilies = sift(o, e.IPFamilies, func(f *corev1.IPFamily) *LeftOut {
+		if *f == corev1.IPv4Protocol || *f == corev1.IPv6Protocol {
+			return nil
 		}
-		return bad
+		return leftOut(LeftOutField, fmt.Sprintf("IP family %q", abbreviate(string(*f))), reasonUnknown)
 	})
 }
 
 // sanitizeSelectors removes cluster selectors that are not valid as a whole: a part of a list would prefer other clusters.
-func (p *problems) sanitizeSelectors(e *Export) {
+func (o *LeftOuts) sanitizeSelectors(e *Export) {
 	selectors, err := ParseClusterSelectors(string(e.ClusterSelectors))
 	if err != nil {
-		p.add("clusterSelectors left out: %v", err)
+		o.addField("clusterSelectors", "%v", err)
 	}
 	if e.MinimumReady < 0 || e.MinimumReady > 100 {
-		p.add("the minimum of %d %% for clusterSelectors left out: it is not between 0 and 100", e.MinimumReady)
+		o.addField(fmt.Sprintf("the minimum of %d %% for clusterSelectors", e.MinimumReady), "it is not between 0 and 100")
 		e.MinimumReady = 0
 	}
 	if selectors == "" || e.Type != mcsv1beta1.ClusterSetIP {
@@ -233,127 +218,135 @@ func (p *problems) sanitizeSelectors(e *Export) {
 	e.ClusterSelectors = selectors
 }
 
-func (p *problems) sanitizeDrain(e *Export) {
+func (o *LeftOuts) sanitizeDrain(e *Export) {
 	drain, err := ParseDrain(string(e.Drain))
 	if err != nil {
-		p.add("the drain left out: %v", err)
+		o.addField("the drain", "%v", err)
 	}
 	e.Drain = drain
 }
 
-func (p *problems) sanitizeLabels(in map[string]string) map[string]string {
-	out := map[string]string{}
-	size := 0
-	for _, k := range slices.Sorted(maps.Keys(in)) {
+func (o *LeftOuts) sanitizeLabels(in map[string]string) map[string]string {
+	size, count := 0, 0
+	return o.siftKeys(in, func(k string) *LeftOut {
+		refuse := func(reason string) *LeftOut { return leftOut(LeftOutLabel, quote(k), reason) }
 		switch {
 		case isReservedKey(k):
-			p.add("label %q left out: its prefix is reserved", abbreviate(k))
+			return refuse(reasonReserved)
 		case len(validation.IsQualifiedName(k)) > 0 || len(validation.IsValidLabelValue(in[k])) > 0:
-			p.add("label %q left out: its key or value is not valid", abbreviate(k))
-		case len(out) == maxLabels:
-			p.add("label %q left out: there are more than %d", abbreviate(k), maxLabels)
+			return refuse("its key or value is not valid")
+		case count == maxLabels:
+			return refuse(fmt.Sprintf("there are more than %d", maxLabels))
 		case size+len(k)+len(in[k]) > maxLabelBytes:
-			p.add("label %q left out: there are more than %d bytes of labels", abbreviate(k), maxLabelBytes)
-		default:
-			size += len(k) + len(in[k])
-			out[k] = in[k]
+			return refuse(fmt.Sprintf("there are more than %d bytes of labels", maxLabelBytes))
 		}
+		size, count = size+len(k)+len(in[k]), count+1
+		return nil
+	})
+}
+
+func (o *LeftOuts) sanitizeAnnotations(in map[string]string) map[string]string {
+	size := 0
+	in = maps.Clone(in)
+	delete(in, AnnotationClusterSelectors) // these are fields of Export
+	delete(in, AnnotationMinimumReady)
+	return o.siftKeys(in, func(k string) *LeftOut {
+		refuse := func(reason string) *LeftOut { return leftOut(LeftOutAnnotation, quote(k), reason) }
+		switch {
+		case isReservedKey(k):
+			return refuse(reasonReserved)
+		// Kubernetes compares annotation keys in lower case.
+		case len(validation.IsQualifiedName(strings.ToLower(k))) > 0:
+			return refuse("its key is not valid")
+		case size+len(k)+len(in[k]) > maxAnnotationBytes:
+			return refuse(fmt.Sprintf("there are more than %d bytes of annotations", maxAnnotationBytes))
+		}
+		size += len(k) + len(in[k])
+		return nil
+	})
+}
+
+// siftKeys returns the labels or annotations whose keys rule keeps, which gets them sorted.
+func (o *LeftOuts) siftKeys(in map[string]string, rule func(key string) *LeftOut) map[string]string {
+	out := map[string]string{}
+	for _, k := range sift(o, slices.Sorted(maps.Keys(in)), func(k *string) *LeftOut { return rule(*k) }) {
+		out[k] = in[k]
 	}
 	return out
 }
 
-func (p *problems) sanitizeAnnotations(in map[string]string) map[string]string {
-	out := map[string]string{}
-	size := 0
-	for _, k := range slices.Sorted(maps.Keys(in)) {
-		switch {
-		case k == AnnotationClusterSelectors || k == AnnotationMinimumReady: // fields of Export
-		case isReservedKey(k):
-			p.add("annotation %q left out: its prefix is reserved", abbreviate(k))
-		// Kubernetes compares annotation keys in lower case.
-		case len(validation.IsQualifiedName(strings.ToLower(k))) > 0:
-			p.add("annotation %q left out: its key is not valid", abbreviate(k))
-		case size+len(k)+len(in[k]) > maxAnnotationBytes:
-			p.add("annotation %q left out: there are more than %d bytes of annotations", abbreviate(k), maxAnnotationBytes)
-		default:
-			size += len(k) + len(in[k])
-			out[k] = in[k]
-		}
-	}
-	return out
-}
+// quote quotes a key for a message.
+func quote(key string) string { return fmt.Sprintf("%q", abbreviate(key)) }
 
 // sanitizeBackends removes ports and endpoints that are not valid. Endpoints without a valid port
 // are of no use behind a clusterset IP; clients of a headless service use their addresses.
-func (p *problems) sanitizeBackends(kind mcsv1beta1.ServiceImportType, in []Backends) []Backends {
-	var out []Backends
-	count := 0
-	for _, b := range in {
-		ports := p.sanitizeBackendPorts(b.Ports)
-		if len(ports) == 0 && len(b.Ports) > 0 && kind == mcsv1beta1.ClusterSetIP {
-			p.add("%d endpoints left out: none of their ports is usable", len(b.Endpoints))
-			continue
+func (o *LeftOuts) sanitizeBackends(kind mcsv1beta1.ServiceImportType, in []Backends) []Backends {
+	groups, count := 0, 0
+	return sift(o, in, func(b *Backends) *LeftOut {
+		refuse := func(reason string) *LeftOut {
+			return &LeftOut{Kind: LeftOutEndpoint, Count: len(b.Endpoints), Reason: reason}
 		}
-		if len(out) == maxBackends {
-			p.add("%d endpoints left out: there are more than %d groups of endpoints with different ports", len(b.Endpoints), maxBackends)
-			continue
+		before := len(b.Ports)
+		b.Ports = o.sanitizeBackendPorts(b.Ports)
+		switch {
+		case len(b.Ports) == 0 && before > 0 && kind == mcsv1beta1.ClusterSetIP:
+			return refuse("none of their ports is usable")
+		case groups == maxBackends:
+			return refuse(fmt.Sprintf("there are more than %d groups of endpoints with different ports", maxBackends))
 		}
-		endpoints := p.sanitizeEndpoints(b.Endpoints)
-		if room := maxEndpoints - count; len(endpoints) > room {
-			p.add("%d endpoints left out: there are more than %d", len(endpoints)-room, maxEndpoints)
-			endpoints = endpoints[:room]
-		}
-		count += len(endpoints)
-		out = append(out, Backends{Ports: ports, Endpoints: endpoints})
-	}
-	return out
+		b.Endpoints = o.sanitizeEndpoints(b.Endpoints, maxEndpoints-count)
+		groups, count = groups+1, count+len(b.Endpoints)
+		return nil
+	})
 }
 
-func (p *problems) sanitizeBackendPorts(in []BackendPort) []BackendPort {
-	var out []BackendPort
+func (o *LeftOuts) sanitizeBackendPorts(in []BackendPort) []BackendPort {
 	names := map[string]bool{}
-	for _, port := range in {
+	return sift(o, in, func(port *BackendPort) *LeftOut {
+		refuse := func(reason string) *LeftOut {
+			return leftOut(LeftOutEndpointPort, fmt.Sprintf("%q %d/%s", abbreviate(port.Name), port.Port, abbreviate(string(port.Protocol))), reason)
+		}
 		switch err := checkPort(port.Name, port.Protocol, port.Port); {
 		case err != nil:
-			p.add("endpoint port %q %d/%s left out: %v", abbreviate(port.Name), port.Port, abbreviate(string(port.Protocol)), err)
+			return refuse(err.Error())
 		case names[port.Name]:
-			p.add("endpoint port %q %d/%s left out: another port has its name", port.Name, port.Port, port.Protocol)
-		case len(out) == maxPorts:
-			p.add("endpoint port %q left out: there are more than %d", port.Name, maxPorts)
-		default:
-			if port.AppProtocol != "" && len(validation.IsQualifiedName(port.AppProtocol)) > 0 {
-				p.add("appProtocol %q of endpoint port %q left out: it is not a qualified name", abbreviate(port.AppProtocol), port.Name)
-				port.AppProtocol = ""
-			}
-			names[port.Name] = true
-			out = append(out, port)
+			return refuse("another port has its name")
+		case len(names) == maxPorts:
+			return refuse(fmt.Sprintf("there are more than %d", maxPorts))
 		}
-	}
-	return out
+		if port.AppProtocol != "" && len(validation.IsQualifiedName(port.AppProtocol)) > 0 {
+			o.addField(fmt.Sprintf("appProtocol %q of endpoint port %q", abbreviate(port.AppProtocol), port.Name), "it is not a qualified name")
+			port.AppProtocol = ""
+		}
+		names[port.Name] = true
+		return nil
+	})
 }
 
-func (p *problems) sanitizeEndpoints(in []Endpoint) []Endpoint {
-	var out []Endpoint
-	for _, ep := range in {
+// sanitizeEndpoints returns at most room endpoints.
+func (o *LeftOuts) sanitizeEndpoints(in []Endpoint, room int) []Endpoint {
+	return sift(o, in, func(ep *Endpoint) *LeftOut {
 		if err := CheckPodAddress(ep.Address); err != nil {
-			p.add("endpoint %s left out: %v", abbreviate(ep.Address.String()), err)
-			continue
+			return leftOut(LeftOutEndpoint, abbreviate(ep.Address.String()), err.Error())
 		}
+		if room == 0 {
+			return &LeftOut{Kind: LeftOutEndpoint, Count: 1, Reason: fmt.Sprintf("there are more than %d", maxEndpoints)}
+		}
+		room--
 		if ep.Hostname != "" && len(validation.IsDNS1123Label(ep.Hostname)) > 0 {
-			p.add("hostname %q of endpoint %s left out: it is not a DNS label", abbreviate(ep.Hostname), ep.Address)
+			o.addField(fmt.Sprintf("hostname %q of endpoint %s", abbreviate(ep.Hostname), ep.Address), "it is not a DNS label")
 			ep.Hostname = ""
 		}
 		if len(validation.IsValidLabelValue(ep.Zone)) > 0 {
-			p.add("zone %q of endpoint %s left out: it is not a label value", abbreviate(ep.Zone), ep.Address)
+			o.addField(fmt.Sprintf("zone %q of endpoint %s", abbreviate(ep.Zone), ep.Address), "it is not a label value")
 			ep.Zone = ""
 		}
 		if ep.Node != "" && len(validation.IsDNS1123Subdomain(ep.Node)) > 0 {
-			p.add("node %q of endpoint %s left out: it is not a DNS name", abbreviate(ep.Node), ep.Address)
+			o.addField(fmt.Sprintf("node %q of endpoint %s", abbreviate(ep.Node), ep.Address), "it is not a DNS name")
 			ep.Node = ""
 		}
-		out = append(out, ep)
-	}
-	return out
+		return nil
+	})
 }
 
 // refusedNetwork is a network that cannot have pods, and its description.

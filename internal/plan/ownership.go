@@ -2,7 +2,6 @@ package plan
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -48,13 +47,13 @@ func ImportOwners(obj metav1.Object) []string {
 
 // isImportedSlice reports whether s is an imported slice of key that this controller created.
 func isImportedSlice(key mcs.Key, s *discoveryv1.EndpointSlice) bool {
-	derived, _, ok := parseSliceName(s)
+	derived, _, ok := mcs.ParseSliceName(s)
 	return ok && derived == mcs.DerivedName(key) || IsManaged(s) && s.Labels[mcsv1beta1.LabelServiceName] == key.Name
 }
 
 // SourceCluster returns the source cluster of an imported slice. Its name has it, which no client can change as it can change the label.
 func SourceCluster(s *discoveryv1.EndpointSlice) string {
-	if _, cluster, ok := parseSliceName(s); ok {
+	if _, cluster, ok := mcs.ParseSliceName(s); ok {
 		return cluster
 	}
 	return s.Labels[mcsv1beta1.LabelSourceCluster]
@@ -62,26 +61,8 @@ func SourceCluster(s *discoveryv1.EndpointSlice) string {
 
 // DerivedNameOfSlice returns the name of the derived Service in the name of an imported slice, "" if s has no such name.
 func DerivedNameOfSlice(s *discoveryv1.EndpointSlice) string {
-	derived, _, _ := parseSliceName(s)
+	derived, _, _ := mcs.ParseSliceName(s)
 	return derived
-}
-
-// parseSliceName is the inverse of newSliceName. The slices that Kubernetes creates for a Service with a selector have other names.
-func parseSliceName(s *discoveryv1.EndpointSlice) (derived, cluster string, ok bool) {
-	derived, rest, ok := mcs.CutDerivedName(s.Name)
-	if !ok {
-		return "", "", false
-	}
-	family := "-" + strings.ToLower(string(s.AddressType)) + "-"
-	i := strings.LastIndex(rest, family)
-	if i < 2 || rest[0] != '-' || !isNumber(rest[i+len(family):]) {
-		return "", "", false
-	}
-	return derived, rest[1:i], true
-}
-
-func isNumber(s string) bool {
-	return s != "" && strings.Trim(s, "0123456789") == ""
 }
 
 // IsHeld reports whether svc is a derived Service without an import, which only keeps its IPs.

@@ -17,6 +17,7 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
@@ -113,11 +114,9 @@ func shouldAutoExport(s *kube.Scope, ns *metav1.PartialObjectMetadata, svc *core
 	return s.SelectsService(svc) && s.ExportDenial(ns) == ""
 }
 
-// isDerived reports whether svc is the derived Service of a ServiceImport, of any implementation.
+// isDerived reports whether svc is the derived Service of a ServiceImport, of any implementation, or holds the IPs of one.
 func isDerived(svc *corev1.Service) bool {
-	return plan.IsManaged(svc) || plan.IsHeld(svc) || slices.ContainsFunc(svc.OwnerReferences, func(o metav1.OwnerReference) bool {
-		return o.Kind == mcsv1beta1.ServiceImportKindName
-	})
+	return mcs.ImportOf(svc) != "" || mcs.IsDerivedName(svc.Name) && (plan.IsManaged(svc) || plan.IsHeld(svc))
 }
 
 // isAutoCreated reports whether the AutoExporter created exp: it has our label and the Service of its name as an owner, which

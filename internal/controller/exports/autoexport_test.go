@@ -93,6 +93,12 @@ func TestDecideAutoExport(t *testing.T) {
 			}),
 		},
 		{
+			name: "a Service with the labels of a derived Service, copied with its manifest", want: autoCreate,
+			svc: selected(func(svc *corev1.Service) {
+				svc.Labels[plan.LabelAppManagedBy], svc.Labels[mcsv1beta1.LabelServiceName] = plan.ManagedBy, "web"
+			}),
+		},
+		{
 			name: "another implementation's derived Service", want: autoNone,
 			svc: selected(func(svc *corev1.Service) {
 				svc.OwnerReferences = []metav1.OwnerReference{{APIVersion: "multicluster.x-k8s.io/v1alpha1", Kind: "ServiceImport", Name: "x"}}

@@ -34,6 +34,10 @@ type exportFacts struct {
 	unshown time.Duration
 	// status is the export's status in the registry.
 	status registry.PublishStatus
+	// leftOut are the parts that are not exported.
+	leftOut mcs.LeftOuts
+	// terminating is the ServiceExport if it is being deleted, nil otherwise: no other field matters then.
+	terminating *mcsv1beta1.ServiceExport
 	// unknown reports whether exports may exist besides those that conflicts was decided from.
 	unknown   bool
 	conflicts []mcs.Conflict
@@ -52,6 +56,9 @@ func (f exportFacts) needsUser() bool {
 
 // decideExportConditions returns the conditions that follow from f; the others stay as they are in existing.
 func decideExportConditions(f exportFacts, existing []metav1.Condition) []metav1.Condition {
+	if f.terminating != nil {
+		return withoutImporters([]metav1.Condition{mcs.ExportTerminating(f.terminating.Finalizers), mcs.ExportConflict(nil)}, existing)
+	}
 	if f.valid.Status != metav1.ConditionTrue {
 		return withoutImporters([]metav1.Condition{f.valid, mcs.ExportNotReady(f.valid), mcs.ExportConflict(nil)}, existing)
 	}
@@ -64,18 +71,23 @@ func decideExportConditions(f exportFacts, existing []metav1.Condition) []metav1
 	case f.problem != "":
 		return withoutImporters([]metav1.Condition{f.valid, mcs.ExportReady(mcs.Progress{Problem: f.problem})}, existing)
 	case !f.synced && f.staysReady(existing):
-		return []metav1.Condition{f.valid, mcs.ExportReady(mcs.Progress{Exported: true})}
+		return []metav1.Condition{f.valid, f.exported()}
 	case !f.synced:
 		return []metav1.Condition{f.valid, mcs.ExportReady(mcs.Progress{Problem: f.unreadText()})}
 	}
 	return decidePublished(f, existing)
 }
 
+// exported returns the condition Ready of an export that the registry shows.
+func (f exportFacts) exported() metav1.Condition {
+	return mcs.ExportReady(mcs.Progress{Exported: true, LeftOut: f.leftOut})
+}
+
 // decidePublished returns the conditions of an export that is published in a registry that has been read.
 func decidePublished(f exportFacts, existing []metav1.Condition) []metav1.Condition {
-	ready := mcs.ExportReady(mcs.Progress{Exported: f.status.State == registry.Exported, Problem: problemText(f.status.Err)})
+	ready := mcs.ExportReady(mcs.Progress{Exported: f.status.State == registry.Exported, Problem: problemText(f.status.Err), LeftOut: f.leftOut})
 	if f.status.State == registry.Pending && f.staysReady(existing) {
-		ready = mcs.ExportReady(mcs.Progress{Exported: true})
+		ready = f.exported()
 	}
 	out := []metav1.Condition{f.valid, ready}
 	if conflict := mcs.ExportConflict(f.conflicts); !f.unknown || conflict.Status == metav1.ConditionTrue {

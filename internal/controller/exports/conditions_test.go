@@ -2,11 +2,13 @@ package exports
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -33,6 +35,12 @@ func TestDecideExportConditions(t *testing.T) {
 			facts: exportFacts{valid: mcs.ExportValid(nil), synced: true},
 			have:  readyBefore,
 			want:  []string{"Valid=False NoService", "Ready=False Failed", "Conflict=False NoConflicts"},
+		},
+		{
+			name:  "being deleted, kept by a finalizer, imported before",
+			facts: exportFacts{terminating: &mcsv1beta1.ServiceExport{}},
+			have:  append([]metav1.Condition{{Type: mcs.ConditionImported, Status: metav1.ConditionTrue}}, readyBefore...),
+			want:  []string{"Ready=False Pending", "Conflict=False NoConflicts", mcs.ConditionImported + "=False NotImported"},
 		},
 		{
 			name:  "no identity",
@@ -165,6 +173,23 @@ func TestDecideExportConditions(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", d)
 			}
 		})
+	}
+}
+
+// TestReadyNamesWhatIsLeftOut: in each state in which the condition Ready is True.
+func TestReadyNamesWhatIsLeftOut(t *testing.T) {
+	left := mcs.LeftOuts{{Kind: mcs.LeftOutAnnotation, Names: []string{`"note"`}, Reason: "too long", Count: 1}}
+	before := []metav1.Condition{{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Exported"}}
+	for name, facts := range map[string]exportFacts{
+		"exported":      {synced: true, status: registry.PublishStatus{State: registry.Exported}},
+		"being written": {synced: true, status: registry.PublishStatus{State: registry.Pending}},
+		"not read yet":  {},
+	} {
+		facts.valid, facts.leftOut = mcs.ExportValid(&corev1.Service{}), left
+		ready := meta.FindStatusCondition(decideExportConditions(facts, before), "Ready")
+		if ready.Status != metav1.ConditionTrue || !strings.HasSuffix(ready.Message, `; left out: annotation "note": too long`) {
+			t.Errorf("%s: %+v", name, ready)
+		}
 	}
 }
 

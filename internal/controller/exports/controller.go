@@ -57,7 +57,7 @@ type Controller struct {
 // publishedExport is an export and the parts that were left out of it.
 type publishedExport struct {
 	export  mcs.Export
-	leftOut string
+	leftOut mcs.LeftOuts
 	// overBudget is the reason why clusters with this cluster's budgets do not import it as it is, or "".
 	overBudget string
 	// since is the time of its first publication.
@@ -124,7 +124,10 @@ func (r *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		}
 		r.trace(state.Identity(), key, began)
 	}
-	if src.ServiceExport == nil {
+	switch {
+	case src.Terminating != nil:
+		return kube.RequeueOnConflict(r.updateStatus(ctx, src.Terminating, exportFacts{terminating: src.Terminating}))
+	case src.ServiceExport == nil:
 		return reconcile.Result{}, nil
 	}
 	return r.reconcileStatus(ctx, key, src.ServiceExport, facts)
@@ -176,6 +179,15 @@ func (r *Controller) Register(mgr manager.Manager) error {
 		WatchesRawSource(r.requeuer.Source()).
 		WithOptions(r.requeuer.Options(r.concurrency)).
 		Complete(r)
+}
+
+// LeftOut returns what the published export of key lacks.
+func (r *Controller) LeftOut(key mcs.Key) mcs.LeftOuts {
+	value, ok := r.published.Load(key)
+	if !ok {
+		return nil
+	}
+	return value.(publishedExport).leftOut
 }
 
 // PublishedExport returns the export of key that this cluster publishes.

@@ -37,6 +37,7 @@ func (r *Controller) publish(ctx context.Context, reg registry.Registry, src kub
 		facts.problem = err.Error()
 		return r.withdraw(ctx, reg, key, false)
 	}
+	facts.leftOut = r.LeftOut(key)
 	if view, err = reg.Lookup(ctx, key); err != nil {
 		facts.synced, facts.readProblem = false, err
 		facts.unshown = r.unshownFor(key, true)
@@ -181,7 +182,7 @@ func (r *Controller) newExport(ctx context.Context, src mcs.Source) (mcs.Export,
 		return mcs.Export{}, err
 	}
 	left = append(left, r.describeNotImported(ctx, key)...)
-	after := publishedExport{export: exp, leftOut: strings.Join(left, "; "), since: before.since}
+	after := publishedExport{export: exp, leftOut: left, since: before.since}
 	if after.since.IsZero() {
 		after.since = r.now()
 	}
@@ -194,18 +195,18 @@ func (r *Controller) newExport(ctx context.Context, src mcs.Source) (mcs.Export,
 	if after.overBudget != before.overBudget {
 		r.reportBudget(ctx, src.ServiceExport, after.overBudget)
 	}
-	if after.leftOut != before.leftOut && after.leftOut != "" {
-		log.FromContext(ctx).Info("Exported in part", "leftOut", after.leftOut)
-		r.events.Publish(kube.PartlyExported(src.ServiceExport, after.leftOut))
+	if summary := left.Summary(); summary != "" && summary != before.leftOut.Summary() {
+		log.FromContext(ctx).Info("Exported in part", "leftOut", summary)
+		r.events.Publish(kube.PartlyExported(src.ServiceExport, summary))
 	}
 	return exp, nil
 }
 
 // describeNotImported warns about an export of a system namespace, into which clusters import only if they list it, as this one does not.
-func (r *Controller) describeNotImported(ctx context.Context, key mcs.Key) []string {
+func (r *Controller) describeNotImported(ctx context.Context, key mcs.Key) mcs.LeftOuts {
 	ns, found, err := kube.ReadNamespace(ctx, r.client, key.Namespace)
 	if err != nil || !found || !policy.IsSystemNamespace(key.Namespace, "") || r.scope.AllowsImport(ns) {
 		return nil
 	}
-	return []string{"clusters do not import services of namespace " + key.Namespace + " unless their administrators list it: " + r.scope.ImportDenial(ns)}
+	return mcs.LeftOuts{mcs.Note("clusters do not import services of namespace " + key.Namespace + " unless their administrators list it: " + r.scope.ImportDenial(ns))}
 }

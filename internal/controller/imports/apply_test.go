@@ -156,7 +156,9 @@ func TestHeldServices(t *testing.T) {
 		return svc
 	}
 	derived := mcs.DerivedName(webKey)
-	got := heldServices(webKey, []*corev1.Service{service(derived, false), service(derived, true), service("another", true)})
+	copied := service("copied-with-all-labels", true)
+	copied.Labels = map[string]string{plan.LabelAppManagedBy: plan.ManagedBy, mcsv1beta1.LabelServiceName: webKey.Name}
+	got := heldServices(webKey, []*corev1.Service{service(derived, false), service(derived, true), service("another", true), copied})
 	if len(got) != 1 || got[0].Name != derived || !plan.IsHeld(got[0]) {
 		t.Errorf("got %v, want only the held Service with the derived name", got)
 	}

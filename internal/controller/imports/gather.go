@@ -154,7 +154,10 @@ func (r *Controller) gatherDerived(ctx context.Context, f *importFacts) error {
 	return nil
 }
 
-// heldServices returns those of services that hold the IPs of key.
+// heldServices returns those of services that hold the IPs of key. They have the name of a derived Service, this controller's or the legacy one's: a
+// user's Service with the labels and annotations of one, copied with its manifest, is not deleted after the hold time.
 func heldServices(key mcs.Key, services []*corev1.Service) []*corev1.Service {
-	return slices.DeleteFunc(slices.Clone(services), func(svc *corev1.Service) bool { return !plan.IsDerivedService(key, svc) || !plan.IsHeld(svc) })
+	return slices.DeleteFunc(slices.Clone(services), func(svc *corev1.Service) bool {
+		return !mcs.IsDerivedName(svc.Name) || !plan.IsDerivedService(key, svc) || !plan.IsHeld(svc)
+	})
 }

@@ -15,8 +15,8 @@ import (
 
 // Indices of the cache. Without them each reconcile would read all EndpointSlices, or Services, of a namespace.
 const (
-	// IndexService finds the slices of a Service of this cluster, IndexImport the imported slices by mcs.DerivedName. Their names
-	// begin with it: a client can change a label, but not a name.
+	// IndexService finds the slices with the name of a Service: mcs.NewExport decides which are exported, and reports the
+	// others. IndexImport finds the imported slices by mcs.DerivedName. Their names begin with it: a client can change a label, but not a name.
 	IndexService = "service"
 	IndexImport  = "import"
 	// IndexDerived finds the derived Services of a ServiceImport, of any implementation.
@@ -25,20 +25,18 @@ const (
 
 // AddIndices adds the indices to the cache.
 func AddIndices(ctx context.Context, indexer client.FieldIndexer) error {
-	ofService := func(obj client.Object) []string {
-		return nonEmpty(obj.GetLabels()[discoveryv1.LabelServiceName], !plan.IsManaged(obj))
-	}
+	ofService := func(obj client.Object) []string { return nonEmpty(obj.GetLabels()[discoveryv1.LabelServiceName]) }
 	if err := indexer.IndexField(ctx, &discoveryv1.EndpointSlice{}, IndexService, ofService); err != nil {
 		return fmt.Errorf("indexing EndpointSlices: %w", err)
 	}
 	ofImport := func(obj client.Object) []string {
-		return nonEmpty(plan.DerivedNameOfSlice(obj.(*discoveryv1.EndpointSlice)), true)
+		return nonEmpty(plan.DerivedNameOfSlice(obj.(*discoveryv1.EndpointSlice)))
 	}
 	if err := indexer.IndexField(ctx, &discoveryv1.EndpointSlice{}, IndexImport, ofImport); err != nil {
 		return fmt.Errorf("indexing EndpointSlices: %w", err)
 	}
 	derived := func(obj client.Object) []string {
-		return nonEmpty(obj.GetLabels()[mcsv1beta1.LabelServiceName], true)
+		return nonEmpty(obj.GetLabels()[mcsv1beta1.LabelServiceName])
 	}
 	if err := indexer.IndexField(ctx, &corev1.Service{}, IndexDerived, derived); err != nil {
 		return fmt.Errorf("indexing Services: %w", err)
@@ -46,9 +44,9 @@ func AddIndices(ctx context.Context, indexer client.FieldIndexer) error {
 	return nil
 }
 
-// nonEmpty returns the value of an index, none if it is "" or the object is not selected.
-func nonEmpty(value string, selected bool) []string {
-	if value == "" || !selected {
+// nonEmpty returns the value of an index, none if it is "".
+func nonEmpty(value string) []string {
+	if value == "" {
 		return nil
 	}
 	return []string{value}

@@ -17,7 +17,6 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
 // NamespaceLabelsChanged selects the creation of a namespace and changes of its labels, which decide whether its services are exported
@@ -44,11 +43,8 @@ func (m ServiceMapper) MapService(ctx context.Context, svc client.Object) []reco
 	return m.mapExported(ctx, mcs.Key{Namespace: svc.GetNamespace(), Name: svc.GetName()})
 }
 
-// MapSlice maps an EndpointSlice of an exported Service to the Service's request.
+// MapSlice maps an EndpointSlice of an exported Service to the Service's request, whoever wrote it.
 func (m ServiceMapper) MapSlice(ctx context.Context, slice client.Object) []reconcile.Request {
-	if plan.IsManaged(slice) {
-		return nil
-	}
 	return m.mapExported(ctx, mcs.Key{Namespace: slice.GetNamespace(), Name: slice.GetLabels()[discoveryv1.LabelServiceName]})
 }
 

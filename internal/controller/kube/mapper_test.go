@@ -12,6 +12,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
 func TestServiceMapperIgnoresServicesThatAreNotExported(t *testing.T) {
@@ -19,6 +20,8 @@ func TestServiceMapperIgnoresServicesThatAreNotExported(t *testing.T) {
 	m := kube.ServiceMapper{
 		Client: fake.NewClientBuilder().WithScheme(controllertest.Scheme()).WithObjects(controllertest.ServiceExport(exported)).Build(),
 	}
+	copied := controllertest.EndpointSlice(exported, nil)
+	copied.Labels[plan.LabelManagedBy] = plan.ManagedBy
 	tests := []struct {
 		name   string
 		mapper func(context.Context, client.Object) []reconcile.Request
@@ -28,6 +31,7 @@ func TestServiceMapperIgnoresServicesThatAreNotExported(t *testing.T) {
 		{"exported Service", m.MapService, controllertest.Service(exported), []reconcile.Request{kube.RequestFor(exported)}},
 		{"other Service", m.MapService, controllertest.Service(other), nil},
 		{"slice of an exported Service", m.MapSlice, controllertest.EndpointSlice(exported, nil), []reconcile.Request{kube.RequestFor(exported)}},
+		{"slice of an exported Service with our label, copied with a manifest", m.MapSlice, copied, []reconcile.Request{kube.RequestFor(exported)}},
 		{"slice of another Service", m.MapSlice, controllertest.EndpointSlice(other, nil), nil},
 	}
 	for _, tt := range tests {

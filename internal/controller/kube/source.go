@@ -17,10 +17,12 @@ type LocalSource struct {
 	mcs.Source
 	// Denial is the reason why the namespace may not export, "" if it may.
 	Denial string
+	// Terminating is the ServiceExport if it is being deleted: it exports nothing, and only its status is written.
+	Terminating *mcsv1beta1.ServiceExport
 }
 
 // ReadLocalSource reads the ServiceExport, Service and EndpointSlices of key; ServiceExport and Service are nil if they do
-// not exist. A ServiceExport with a deletion timestamp counts as deleted, so that a finalizer does not keep it exported.
+// not exist. A ServiceExport with a deletion timestamp counts as deleted, so that a finalizer does not keep it exported: it is in Terminating.
 //
 // The objects come from the cache and must not be changed.
 func ReadLocalSource(ctx context.Context, c client.Reader, scope *Scope, identity mcs.Identity, key mcs.Key) (LocalSource, error) {
@@ -30,8 +32,12 @@ func ReadLocalSource(ctx context.Context, c client.Reader, scope *Scope, identit
 	}}
 
 	var exp mcsv1beta1.ServiceExport
-	if found, err := Find(ctx, c, NameOf(key), &exp); err != nil || !found || exp.DeletionTimestamp != nil {
+	if found, err := Find(ctx, c, NameOf(key), &exp); err != nil || !found {
 		return src, err
+	}
+	if exp.DeletionTimestamp != nil {
+		src.Terminating = &exp
+		return src, nil
 	}
 	src.ServiceExport = &exp
 
