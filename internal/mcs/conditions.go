@@ -107,11 +107,11 @@ func ExportConflict(conflicts []Conflict) metav1.Condition {
 }
 
 // ImportReady returns the ServiceImport condition Ready. supported are the IP families of this cluster's Services, nil if
-// unknown; ips are the clusterset IPs.
-func ImportReady(m Merged, supported []corev1.IPFamily, ips []string) metav1.Condition {
+// unknown; ips are the clusterset IPs. An import without endpoints is Ready, as a Service without endpoints is: the message has that.
+func ImportReady(m Merged, supported []corev1.IPFamily, ips []string, reach Reach) metav1.Condition {
 	switch {
 	case m.Type == mcsv1beta1.Headless:
-		return importCondition(true, mcsv1beta1.ServiceImportReasonReady, "the service can be used by its DNS name")
+		return importCondition(true, mcsv1beta1.ServiceImportReasonReady, reach.describe("its DNS name"))
 	case len(supported) > 0 && len(m.IPFamilies) > 0 && !slices.ContainsFunc(m.IPFamilies, func(f corev1.IPFamily) bool {
 		return slices.Contains(supported, f)
 	}):
@@ -121,7 +121,20 @@ func ImportReady(m Merged, supported []corev1.IPFamily, ips []string) metav1.Con
 	case len(ips) == 0:
 		return importCondition(false, mcsv1beta1.ServiceImportReasonPending, "waiting for a cluster IP of the derived Service")
 	}
-	return importCondition(true, mcsv1beta1.ServiceImportReasonReady, "the service can be used by its DNS name and its clusterset IP")
+	return importCondition(true, mcsv1beta1.ServiceImportReasonReady, reach.describe("its DNS name and its clusterset IP"))
+}
+
+// describe returns the message of an import that exists; by names what clients use.
+func (r Reach) describe(by string) string {
+	switch r {
+	case ReachNone:
+		return "the import exists, but no endpoint of any cluster is ready: clients reach none until one is"
+	case ReachOwnNode:
+		return "internalTrafficPolicy is Local: by " + by + ", clients reach only the endpoints on their own node"
+	case ReachNoNode:
+		return "internalTrafficPolicy is Local: clients reach only the endpoints on their own node, and no endpoint of this cluster is ready, so they reach none"
+	}
+	return "the service can be used by " + by
 }
 
 // ImportNotReady returns the ServiceImport condition Ready of an import that cannot be written, with the reason.

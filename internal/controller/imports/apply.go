@@ -74,7 +74,7 @@ func (r *Controller) completeImport(ctx context.Context, f importFacts, d import
 
 // applyStatus writes the status of the import and records events about what has changed in it. before are the clusters that were stale.
 func (r *Controller) applyStatus(ctx context.Context, f importFacts, d importDecision, o importObjects, before []string, out *outcome) {
-	ready := mcs.ImportReady(d.merged, o.supported, o.imp.Spec.IPs)
+	ready := mcs.ImportReady(d.merged, o.supported, o.imp.Spec.IPs, d.reach(f, o.supported))
 	if out.err() != nil {
 		var known bool
 		if ready, known = r.readyWhileFailing(f.key, o.imp, out); !known {

@@ -256,6 +256,11 @@ func decideImport(f importFacts) importDecision {
 	return d
 }
 
+// reach returns what clients of this cluster, whose Services have the IP families supported, reach with the endpoints in use.
+func (d importDecision) reach(f importFacts, supported []corev1.IPFamily) mcs.Reach {
+	return d.merged.Reach(slices.Concat(d.endpoints, plan.ExportsOf(d.merged, f.slices, d.untouched)), f.cluster, supported)
+}
+
 // withdrawn returns the clusters that are in reserve because this cluster cannot reach them.
 func (d importDecision) withdrawn(f importFacts) []string {
 	if !f.unreachableRule().Withdraws() {
