@@ -114,12 +114,11 @@ func TestDiagnose(t *testing.T) {
 			wantFailure: "cls2: derived Service", wantText: `managed-by is "foo"`},
 		{name: "derived Service has another IP", mutate: func(_, i facts) { i.derived.Spec.ClusterIP = "10.96.0.1" }, wantFailure: "cls2: derived Service", wantText: "10.96.0.1"},
 		{name: "no imported slices", mutate: func(_, i facts) { i.ImportedSlices = nil }, wantFailure: "cls2: imported slices", wantText: "0 of 0 endpoints from cls1 are ready (2 in cls1)"},
-		{name: "fewer imported than exported endpoints", mutate: func(_, i facts) { i.ImportedSlices[0].Endpoints = i.ImportedSlices[0].Endpoints[:1] }},
 		{name: "CoreDNS not found", mutate: func(_, i facts) { i.dns, i.dnsProblem = nil, "there is none" }},
 		{name: "DNS not enabled", mutate: func(_, i facts) { i.dns.State = "disabled" }, wantFailure: "cls2: CoreDNS", wantText: "run kubectl mcs dns enable --context cls2"},
 		{name: "DNS lookup fails", mutate: func(_, i facts) { i.probe.LookupProblem = "no such host" }, wantFailure: "cls2: DNS answer", wantText: "no such host"},
 		{name: "DNS answer differs from the ServiceImport", mutate: func(_, i facts) { i.probe.Addresses = []string{"10.0.0.1"} }, wantFailure: "cls2: DNS answer", wantText: "10.0.0.1"},
-		{name: "DNS answer of a headless service", mutate: func(_, i facts) { i.Import.Spec.Type, i.probe.Addresses = mcsv1beta1.Headless, []string{"10.1.0.1"} }},
+		{name: "DNS answer of a headless service", mutate: func(_, i facts) { i.Import.Spec.Type, i.probe.Addresses = mcsv1beta1.Headless, []string{"10.1.0.1", "10.1.0.2"} }},
 		{name: "endpoints do not accept connections", mutate: func(_, i facts) {
 			i.probe.Connections[0].Problem, i.probe.Connections[1].Problem = "no answer", "no answer"
 		},
