@@ -18,6 +18,8 @@ type LeftOut struct {
 	Reason string `json:"reason"`
 	// Count is the number of parts.
 	Count int `json:"count"`
+	// Intended reports whether it is left out as it should be: endpoints of other clusters, or slices that the administrator excludes.
+	Intended bool `json:"intended,omitempty"`
 }
 
 // LeftOutKind is the kind of part that is left out.
@@ -168,6 +170,16 @@ func (o LeftOuts) Endpoints() int {
 		}
 	}
 	return n
+}
+
+// Unintended returns what the user should correct.
+func (o LeftOuts) Unintended() LeftOuts {
+	return slices.DeleteFunc(slices.Clone(o), func(l LeftOut) bool { return l.Intended })
+}
+
+// Other returns what is no endpoint.
+func (o LeftOuts) Other() LeftOuts {
+	return slices.DeleteFunc(slices.Clone(o), func(l LeftOut) bool { return l.Kind == LeftOutEndpoint })
 }
 
 // DescribeEndpoints returns how many endpoints are left out for each reason, such as "2 of EndpointSlice a: …; 1 of EndpointSlice b: …".

@@ -173,13 +173,13 @@ func targetPort(p corev1.ServicePort) string {
 
 // exportSlice returns the endpoints of slice that are exported, and those that are not.
 func (src Source) exportSlice(slice *discoveryv1.EndpointSlice) (Backends, LeftOuts) {
-	refuse := func(reason string) (Backends, LeftOuts) {
+	refuse := func(reason string, intended bool) (Backends, LeftOuts) {
 		var left LeftOuts
-		left.add(LeftOut{Kind: LeftOutEndpoint, Slice: slice.Name, Reason: reason, Count: len(slice.Endpoints)})
+		left.add(LeftOut{Kind: LeftOutEndpoint, Slice: slice.Name, Reason: reason, Count: len(slice.Endpoints), Intended: intended})
 		return Backends{}, left
 	}
-	if reason := src.refuseSlice(slice); reason != "" {
-		return refuse(reason)
+	if reason, intended := src.refuseSlice(slice); reason != "" {
+		return refuse(reason, intended)
 	}
 	if exportType(src.Service) == mcsv1beta1.Headless {
 		b, left := backendsFromSlice(slice, src.CheckAddress)
@@ -189,32 +189,32 @@ func (src Source) exportSlice(slice *discoveryv1.EndpointSlice) (Backends, LeftO
 	// No Service port can match a slice port that is left out here: its endpoints are usable at the others.
 	ports := sift(&left, slice.Ports, func(p *discoveryv1.EndpointPort) *LeftOut { return src.refusePort(slice, *p) })
 	if len(ports) == 0 {
-		return refuse(reasonNoPort)
+		return refuse(reasonNoPort, false)
 	}
 	b, more := backendsFromSlice(slice, src.CheckAddress)
 	b.Ports = backendPorts(ports)
 	return b, append(left, more...)
 }
 
-// refuseSlice returns why no endpoint of slice is exported, "" if they are. Labels that Kubernetes copies from the Service to its slices, and that users
+// refuseSlice returns why no endpoint of slice is exported, "" if they are, and whether that is intended. Labels that Kubernetes copies from the Service to its slices, and that users
 // write to slices of their own, do not count: an imported slice has another owner, name or manager.
-func (src Source) refuseSlice(slice *discoveryv1.EndpointSlice) string {
+func (src Source) refuseSlice(slice *discoveryv1.EndpointSlice) (reason string, intended bool) {
 	manager := slice.Labels[discoveryv1.LabelManagedBy]
 	switch {
 	case slice.Labels[discoveryv1.LabelServiceName] != src.Service.Name:
-		return fmt.Sprintf("it belongs to Service %q", abbreviate(slice.Labels[discoveryv1.LabelServiceName]))
+		return fmt.Sprintf("it belongs to Service %q", abbreviate(slice.Labels[discoveryv1.LabelServiceName])), true
 	case IsImportedSlice(slice):
-		return reasonOwnImport
+		return reasonOwnImport, true
 	case slices.ContainsFunc(slice.OwnerReferences, isServiceImport):
-		return reasonImportOwner
+		return reasonImportOwner, true
 	case slices.Contains(importers, manager):
-		return fmt.Sprintf(reasonOtherImport, manager)
+		return fmt.Sprintf(reasonOtherImport, manager), true
 	case slice.AddressType != discoveryv1.AddressTypeIPv4 && slice.AddressType != discoveryv1.AddressTypeIPv6:
-		return reasonFQDN
+		return reasonFQDN, false
 	case src.ControllerSlicesOnly && !isControllerSlice(slice, src.Service):
-		return reasonNotOurs
+		return reasonNotOurs, true
 	}
-	return ""
+	return "", false
 }
 
 // refusePort returns that no port of the Service uses a port of slice, nil if one does. kube-proxy matches them by name and protocol.

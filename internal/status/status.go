@@ -214,6 +214,8 @@ type Service struct {
 	// Own is this cluster's export as it was last published, nil if there is none. Publication is its state.
 	Own         *mcs.Export  `json:"own,omitempty"`
 	Publication *Publication `json:"publication,omitempty"`
+	// LeftOut is what Own lacks of the Service and the ServiceExport, with the reasons.
+	LeftOut mcs.LeftOuts `json:"leftOut,omitempty"`
 	// Exports are those of the other clusters, as read from the registry, sorted by cluster.
 	Exports []mcs.Export `json:"exports,omitempty"`
 	// Ignored are clusters that export the service while services are not imported into its namespace here: nothing else is known of these exports.

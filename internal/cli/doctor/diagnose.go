@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -25,16 +26,38 @@ func diagnoseCommand(s *session.Session) *cobra.Command {
 		Args:              session.RequireService,
 		ValidArgsFunction: s.CompleteServices,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			facts, key, err := GatherService(cmd.Context(), s, args[0], !noProbe)
+			d, err := diagnose(cmd.Context(), s, args[0], !noProbe)
 			if err != nil {
 				return err
 			}
-			return printDiagnosis(s, format, Diagnose(key, facts))
+			return printDiagnosis(s, format, d)
 		},
 	}
 	format.AddFlag(cmd)
 	cmd.Flags().BoolVar(&noProbe, "no-probe", false, "skip the DNS lookup and the connections")
 	return cmd
+}
+
+// settleTime is the number of poll intervals, of a second, after which a change has arrived in all clusters.
+const settleTime = 3
+
+// diagnose gathers the facts and decides. If endpoints are missing, it does so again: a change may be on its way.
+func diagnose(ctx context.Context, s *session.Session, name string, probe bool) (Diagnosis, error) {
+	clusters, namespace, err := s.ClustersAndNamespace(false)
+	if err != nil {
+		return Diagnosis{}, err
+	}
+	key := mcs.Key{Namespace: namespace, Name: name}
+	d := Diagnose(key, GatherServiceIn(ctx, s, clusters, key, probe))
+	if !d.isUnsettled() {
+		return d, nil
+	}
+	select {
+	case <-time.After(settleTime * clusters[0].PollInterval):
+	case <-ctx.Done():
+		return d, nil
+	}
+	return Diagnose(key, GatherServiceIn(ctx, s, clusters, key, probe)), nil
 }
 
 // GatherService gathers the facts about a service in the clusters of all contexts, optionally with probes.

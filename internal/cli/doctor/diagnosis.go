@@ -163,9 +163,10 @@ func mappingProblem(all []ServiceFacts) string {
 
 // exportSteps returns the steps of a cluster that has a ServiceExport.
 func (f *ServiceFacts) exportSteps(key mcs.Key) []check.Check {
-	return append([]check.Check{
-		f.serviceStep(key), f.endpointsStep(key), f.permissions.check(f.Context), f.controllerStep(), f.exportStep(), f.publicationStep(), f.conflictStep(),
-	}, f.instanceSteps()...)
+	steps := []check.Check{
+		f.serviceStep(key), f.endpointsStep(key), f.permissions.check(f.Context), f.controllerStep(), f.exportStep(), f.publicationStep(),
+	}
+	return slices.Concat(steps, f.exportedSteps(), []check.Check{f.conflictStep()}, f.instanceSteps())
 }
 
 // instanceSteps returns a step if the instances of Cloud Map do not show the export as the user asked for.
@@ -340,7 +341,9 @@ func (f *ServiceFacts) importSteps(key mcs.Key, exporters []string, all []Servic
 		steps = append(steps, f.derivedServiceStep())
 	}
 	steps = append(steps, f.selectionSteps()...)
-	steps = append(steps, f.importedSlicesStep(exporters, all), f.coreDNSStep())
+	steps = append(steps, f.importedSlicesStep(exporters, all))
+	steps = append(steps, f.trafficPolicySteps()...)
+	steps = append(steps, f.coreDNSStep())
 	if f.probe != nil || f.probeProblem != "" {
 		steps = append(steps, f.dnsAnswerStep(), f.connectionStep())
 	}
@@ -386,17 +389,6 @@ func (f *ServiceFacts) trueCondition(kind string) *metav1.Condition {
 		return nil
 	}
 	return meta.FindStatusCondition(f.Import.Status.Conditions, kind)
-}
-
-// notInUse returns the name of the step that shows why endpoints are not in use, "" if there is none.
-func (f *ServiceFacts) notInUse() string {
-	switch {
-	case f.trueCondition(mcs.ConditionDrained) != nil:
-		return "drain"
-	case f.trueCondition(mcs.ConditionClusterSelection) != nil:
-		return "cluster selection"
-	}
-	return ""
 }
 
 // registryStep compares the exports that the controller has read with the exporters.
@@ -478,6 +470,9 @@ func (f *ServiceFacts) importStep(exporters []string) check.Check {
 			c.Detail += "; Service " + f.derived.Name + " holds its IP " + f.derived.Spec.ClusterIP + " since " + f.derived.Annotations[plan.AnnotationHeldSince]
 		}
 		c.Remedy = "repair the failed steps above, and check whether the namespace is excluded from imports: docs/install.md#namespaces-that-export-and-import"
+		if failure := f.failure(); failure != "" {
+			c.Detail, c.Remedy = c.Detail+"; "+failure, "see events and conditions in docs/reference/conditions.md"
+		}
 		if refused := f.refused(""); refused != "" {
 			c.Detail, c.Remedy = c.Detail+"; refused: "+refused, refusedRemedy
 		}
@@ -521,38 +516,6 @@ func (f *ServiceFacts) derivedServiceStep() check.Check {
 	return c
 }
 
-// importedSlicesStep compares the imported slices with the slices of the exporters.
-func (f *ServiceFacts) importedSlicesStep(exporters []string, all []ServiceFacts) check.Check {
-	c := check.Check{Name: "imported slices", Result: check.OK}
-	sources := groupBySource(f.ImportedSlices)
-	var parts []string
-	total := 0
-	for _, id := range exporters {
-		ready, count := CountReady(sources[id])
-		total += ready
-		parts = append(parts, fmt.Sprintf("%d of %d endpoints from %s are ready", ready, count, id))
-		i := slices.IndexFunc(all, func(o ServiceFacts) bool { return o.clusterID() == id })
-		if i < 0 {
-			continue
-		}
-		switch exported, _ := CountReady(all[i].slices); {
-		case exported == ready:
-		case ready < exported && f.notInUse() != "":
-			parts[len(parts)-1] += fmt.Sprintf(" (%d in %s: the others are not in use, see %s)", exported, id, f.notInUse())
-		default:
-			c.Result, c.Remedy = check.Warning, "changes take one or two seconds: run this command again"
-			parts[len(parts)-1] += fmt.Sprintf(" (%d in %s)", exported, id)
-		}
-	}
-	c.Detail = strings.Join(parts, ", ")
-	if total == 0 {
-		c.Result = check.Failed
-		c.Detail = cmp.Or(c.Detail, "no endpoints")
-		c.Remedy = "repair the failed steps above; if none failed, make an endpoint ready in an exporting cluster"
-	}
-	return c
-}
-
 func (f *ServiceFacts) coreDNSStep() check.Check {
 	c := check.Check{Name: "CoreDNS", Result: check.OK}
 	switch {
@@ -584,9 +547,8 @@ func (f *ServiceFacts) dnsAnswerStep() check.Check {
 	case f.probe.LookupProblem != "":
 		c.Result, c.Detail = check.Failed, f.probe.Name+": "+f.probe.LookupProblem
 		c.Remedy = "run kubectl mcs dns status --context " + f.Context + "; CoreDNS caches negative answers for some seconds"
-	case f.Import != nil && f.Import.Spec.Type != mcsv1beta1.Headless && len(subtract(f.probe.Addresses, f.Import.Spec.IPs)) > 0:
-		c.Result = check.Failed
-		c.Detail = fmt.Sprintf("%s resolves to %s, but the ServiceImport has %s", f.probe.Name, strings.Join(f.probe.Addresses, " "), strings.Join(f.Import.Spec.IPs, " "))
+	case f.compareAnswer() != "":
+		c.Result, c.Detail = check.Failed, f.compareAnswer()
 		c.Remedy = "run this command again after 30 s, when cached answers have expired; if it still fails, another component answers for " + coredns.Zone
 	default:
 		c.Detail = f.probe.Name + " resolves to " + strings.Join(f.probe.Addresses, " ")
@@ -615,6 +577,8 @@ func (f *ServiceFacts) connectionStep() check.Check {
 	case len(endpointProblems) > 0:
 		c.Result, c.Detail = check.Failed, strings.Join(endpointProblems, "; ")
 		c.Remedy = "pods of " + f.Context + " cannot reach the endpoints: check routes between the pod networks, security groups, NetworkPolicies, and that the application listens; " + networkPolicyRemedy
+	case len(ipProblems) > 0 && f.isLocalOnly():
+		c.Result, c.Detail = check.Unknown, strings.Join(ipProblems, "; ")+": with internalTrafficPolicy Local, only clients on nodes with an endpoint are connected"
 	case len(ipProblems) > 0:
 		c.Result, c.Detail = check.Failed, strings.Join(ipProblems, "; ")
 		c.Remedy = "the endpoints accept connections, the clusterset IP does not: check kube-proxy or its replacement in " + f.Context + "; " + networkPolicyRemedy

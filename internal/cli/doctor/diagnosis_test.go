@@ -1,11 +1,14 @@
 package doctor
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
@@ -13,6 +16,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/clitest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/policy"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
@@ -114,11 +118,48 @@ func TestDiagnose(t *testing.T) {
 			wantFailure: "cls2: derived Service", wantText: `managed-by is "foo"`},
 		{name: "derived Service has another IP", mutate: func(_, i facts) { i.derived.Spec.ClusterIP = "10.96.0.1" }, wantFailure: "cls2: derived Service", wantText: "10.96.0.1"},
 		{name: "no imported slices", mutate: func(_, i facts) { i.ImportedSlices = nil }, wantFailure: "cls2: imported slices", wantText: "0 of 0 endpoints from cls1 are ready (2 in cls1)"},
+		{name: "fewer imported than exported endpoints", mutate: func(_, i facts) { i.ImportedSlices[0].Endpoints = i.ImportedSlices[0].Endpoints[:1] },
+			wantFailure: "cls2: imported slices", wantText: "cls2 has 1 of 2 ready endpoints of cls1, without 10.1.0.2"},
+		{name: "fewer imported endpoints, and the controller knows why", mutate: func(_, i facts) {
+			i.ImportedSlices[0].Endpoints = nil
+			i.controller.Imports = []status.ImportProblem{{Key: clitest.DemoWeb, Reason: "Pending", Message: "Failed to write the import: exceeded quota"}}
+		}, wantFailure: "cls2: imported slices", wantText: "exceeded quota"},
+		{name: "an endpoint that the exporter does not have any more", mutate: func(e, _ facts) {
+			e.Registry.Own.Backends[0].Endpoints = e.Registry.Own.Backends[0].Endpoints[:1]
+			e.slices[0].Endpoints = e.slices[0].Endpoints[:1]
+		},
+			wantFailure: "cls1: imported slices", wantText: "1 endpoints that are not ready in cls1: 10.1.0.2"},
+		{name: "ready at the source, not in the export", mutate: func(e, _ facts) { e.Registry.Own.Backends[0].Endpoints[1].Ready = false }, wantFailure: "cls1: exported slices", wantText: "1 ready ones are not exported as ready: 10.1.0.2"},
+		{name: "endpoints left out of the export", mutate: func(e, _ facts) {
+			e.Registry.Own.Backends = nil
+			e.Registry.LeftOut = mcs.LeftOuts{{Kind: mcs.LeftOutEndpoint, Slice: "web-a", Reason: "no port", Count: 2}, {Kind: mcs.LeftOutEndpoint, Slice: "web-f", Reason: "FQDN", Count: 1}}
+		}, wantFailure: "cls1: exported slices", wantText: "exported 0 of 3 endpoints: 1 of EndpointSlice web-f: FQDN; 2 of EndpointSlice web-a: no port"},
+		{name: "endpoints that are left out as they should be", mutate: func(e, _ facts) {
+			e.Registry.LeftOut = mcs.LeftOuts{{Kind: mcs.LeftOutEndpoint, Slice: "web-m", Reason: "imported", Count: 2, Intended: true}}
+		}},
+		{name: "an annotation left out of the export", mutate: func(e, _ facts) {
+			e.Registry.LeftOut = mcs.LeftOuts{{Kind: mcs.LeftOutAnnotation, Names: []string{"note"}, Reason: "too long", Count: 1}}
+		}},
+		{name: "the last warning names why there is no ServiceImport", mutate: func(_, i facts) { i.Import, i.warning = nil, "ImportFailed: exceeded quota" },
+			wantFailure: "cls2: ServiceImport", wantText: "exceeded quota"},
+		{name: "local traffic in a cluster without endpoints of its own", mutate: func(_, i facts) {
+			i.Import.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyLocal)
+			i.probe.Connections[0].Problem = "connection refused"
+		}, wantFailure: "cls2: traffic policy", wantText: "PreferSameNode"},
 		{name: "CoreDNS not found", mutate: func(_, i facts) { i.dns, i.dnsProblem = nil, "there is none" }},
 		{name: "DNS not enabled", mutate: func(_, i facts) { i.dns.State = "disabled" }, wantFailure: "cls2: CoreDNS", wantText: "run kubectl mcs dns enable --context cls2"},
 		{name: "DNS lookup fails", mutate: func(_, i facts) { i.probe.LookupProblem = "no such host" }, wantFailure: "cls2: DNS answer", wantText: "no such host"},
 		{name: "DNS answer differs from the ServiceImport", mutate: func(_, i facts) { i.probe.Addresses = []string{"10.0.0.1"} }, wantFailure: "cls2: DNS answer", wantText: "10.0.0.1"},
-		{name: "DNS answer of a headless service", mutate: func(_, i facts) { i.Import.Spec.Type, i.probe.Addresses = mcsv1beta1.Headless, []string{"10.1.0.1", "10.1.0.2"} }},
+		{name: "DNS answer of a headless service", mutate: func(_, i facts) {
+			i.Import.Spec.Type, i.probe.Addresses = mcsv1beta1.Headless, []string{"10.1.0.1", "10.1.0.2"}
+		}},
+		{name: "DNS answer lacks a headless endpoint", mutate: func(_, i facts) { i.Import.Spec.Type, i.probe.Addresses = mcsv1beta1.Headless, []string{"10.1.0.1"} },
+			wantFailure: "cls2: DNS answer", wantText: "resolves to 1 of 2 endpoints, without 10.1.0.2"},
+		{name: "DNS answer has a headless endpoint that has left", mutate: func(_, i facts) {
+			i.Import.Spec.Type, i.probe.Addresses = mcsv1beta1.Headless, []string{"10.1.0.1", "10.1.0.2", "10.1.0.3"}
+		}, wantFailure: "cls2: DNS answer", wantText: "and to 10.1.0.3, which the import does not have"},
+		{name: "DNS answer lacks a clusterset IP", mutate: func(_, i facts) { i.Import.Spec.IPs = append(i.Import.Spec.IPs, "fd00::9") },
+			wantFailure: "cls2: DNS answer", wantText: "1 of 2 clusterset IPs, without fd00::9"},
 		{name: "endpoints do not accept connections", mutate: func(_, i facts) {
 			i.probe.Connections[0].Problem, i.probe.Connections[1].Problem = "no answer", "no answer"
 		},
@@ -184,6 +225,69 @@ func TestDiagnose_ShowsDrain(t *testing.T) {
 	}
 	if got := steps["cls2 imported slices"]; got.Result != check.OK || !strings.Contains(got.Detail, "(2 in cls1: the others are not in use, see drain)") {
 		t.Errorf("step %+v", got)
+	}
+}
+
+// TestDiagnose_ExplainsMissingEndpoints: a state of the clusterset for which an importer does not use endpoints is no failure, and is named.
+func TestDiagnose_ExplainsMissingEndpoints(t *testing.T) {
+	for name, tt := range map[string]struct {
+		mutate func(*ServiceFacts)
+		want   string
+	}{
+		"stale": {func(f *ServiceFacts) { f.Registry.Stale = []string{"cls1"} }, "cls1 is stale"},
+		"withdrawn": {func(f *ServiceFacts) {
+			f.Import.Annotations = map[string]string{plan.AnnotationUnreachableClusters: "cls1"}
+		}, "cls1 cannot be reached"},
+		"refused": {func(f *ServiceFacts) { f.Registry.Refused = refusalsOf("cls1") }, "refused: not allowed"},
+		"budget":  {func(f *ServiceFacts) { f.controller.Members[0].OverBudget = []string{"over budget: 1"} }, "over budget"},
+		"family": {func(f *ServiceFacts) {
+			f.ImportedSlices[0].Endpoints = append(f.ImportedSlices[0].Endpoints, discoveryv1.Endpoint{Addresses: []string{"10.1.0.2"}})
+		}, "1 in cls1 have an IP family that the import does not have"},
+		"port": {func(f *ServiceFacts) { f.Import.Spec.Ports[0].Port = 81 }, "2 in cls1 listen on no port of the import"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			exporter, importer, all := gatherHealthy(t)
+			importer.ImportedSlices[0].Endpoints = importer.ImportedSlices[0].Endpoints[:1]
+			if name == "family" {
+				exporter.Registry.Own.Backends[0].Endpoints = append(exporter.Registry.Own.Backends[0].Endpoints, mcs.Endpoint{Address: netip.MustParseAddr("fd00::1"), Ready: true})
+			}
+			if name == "port" {
+				importer.ImportedSlices[0].Endpoints = nil
+			}
+			tt.mutate(importer)
+			got := importer.importedSlicesStep([]string{"cls1"}, all)
+			isFailure := name == "port" // no endpoint at all
+			if got.IsFailure() != isFailure || !strings.Contains(got.Detail, tt.want) {
+				t.Errorf("step %+v, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestDiagnose_OtherClusterExplainsNothing: a condition about cls10 does not explain that endpoints of cls1 are missing.
+func TestDiagnose_OtherClusterExplainsNothing(t *testing.T) {
+	_, importer, all := gatherHealthy(t)
+	importer.Import.Status.Conditions = append(importer.Import.Status.Conditions, mcs.ImportDrained([]mcs.DrainedExport{{Cluster: "cls10", Drain: "50%"}}))
+	importer.ImportedSlices[0].Endpoints = importer.ImportedSlices[0].Endpoints[:1]
+	if got := importer.importedSlicesStep([]string{"cls1"}, all); !got.IsFailure() {
+		t.Errorf("step %+v, want a failure", got)
+	}
+}
+
+// TestLastWarning: the newest Warning event about the ServiceImport, and none about other objects.
+func TestLastWarning(t *testing.T) {
+	clusters := clitest.NewClusters()
+	event := func(name, kind, about, message string, minutes int) *corev1.Event {
+		return &corev1.Event{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: name}, InvolvedObject: corev1.ObjectReference{Kind: kind, Name: about, Namespace: "demo"},
+			Type: corev1.EventTypeWarning, Reason: "ImportFailed", Message: message, EventTime: metav1.NewMicroTime(clitest.Today.Add(time.Duration(minutes) * time.Minute)),
+		}
+	}
+	clusters["cls1"].Add(event("a", "ServiceImport", "web", "old", 1), event("b", "ServiceImport", "web", "exceeded quota", 2),
+		event("c", "Service", "web", "of the Service", 3), event("d", "ServiceImport", "other", "of another import", 4))
+	got := lastWarning(t.Context(), clusters.Start(t)["cls1"], clitest.DemoWeb)
+	if !strings.HasSuffix(got, "ImportFailed: exceeded quota") {
+		t.Errorf("warning %q", got)
 	}
 }
 

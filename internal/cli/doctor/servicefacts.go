@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -21,6 +22,8 @@ import (
 // exist are nil.
 type ServiceFacts struct {
 	Context string
+	// key is that of the service.
+	key mcs.Key
 	// controllerNamespace is the namespace of the controller.
 	controllerNamespace string
 	// problem is the reason why the API server did not respond; all other facts are then unknown.
@@ -44,6 +47,9 @@ type ServiceFacts struct {
 	Registry        *status.Service
 	registryProblem string
 
+	// warning is the last Warning event about the ServiceImport, "" if there is none, or no permission to list events.
+	warning string
+
 	// dns is nil because of dnsProblem.
 	dns        *dns.Status
 	dnsProblem string
@@ -54,10 +60,11 @@ type ServiceFacts struct {
 
 // gatherService gathers the facts of one cluster, optionally with a probe.
 func gatherService(ctx context.Context, s *session.Session, k *session.Cluster, key mcs.Key, probe bool) ServiceFacts {
-	f := ServiceFacts{Context: k.Context, controllerNamespace: s.ControllerNamespace}
+	f := ServiceFacts{Context: k.Context, key: key, controllerNamespace: s.ControllerNamespace}
 	if err := f.readObjects(ctx, k, key); err != nil {
 		return ServiceFacts{Context: k.Context, problem: err.Error()}
 	}
+	f.warning = lastWarning(ctx, k, key)
 	f.permissions = reviewPermissions(ctx, k, roleFile, s.ControllerNamespace, session.ManagerName)
 	if zone, err := dns.ReadStatus(ctx, k); err != nil {
 		f.dnsProblem = err.Error()
@@ -135,6 +142,35 @@ func listSlices(ctx context.Context, k *session.Cluster, key mcs.Key, labels cli
 		return nil, fmt.Errorf("listing the EndpointSlices of %s: %w", key, err)
 	}
 	return found.Items, nil
+}
+
+// lastWarning returns the last Warning event about the ServiceImport of key, "" if there is none or if they cannot be read.
+func lastWarning(ctx context.Context, k *session.Cluster, key mcs.Key) string {
+	var events corev1.EventList
+	if err := k.List(ctx, key.Namespace, &events, client.MatchingFields{"involvedObject.name": key.Name}); err != nil {
+		return ""
+	}
+	var last corev1.Event
+	for _, e := range events.Items {
+		if e.Type == corev1.EventTypeWarning && e.InvolvedObject.Kind == mcsv1beta1.ServiceImportKindName && !eventTime(e).Before(eventTime(last)) {
+			last = e
+		}
+	}
+	if last.Reason == "" {
+		return ""
+	}
+	return fmt.Sprintf("the last warning is of %s: %s: %s", eventTime(last).UTC().Format(time.RFC3339), last.Reason, last.Message)
+}
+
+// eventTime returns the time at which e occurred last.
+func eventTime(e corev1.Event) time.Time {
+	switch {
+	case e.Series != nil:
+		return e.Series.LastObservedTime.Time
+	case !e.LastTimestamp.IsZero():
+		return e.LastTimestamp.Time
+	}
+	return e.EventTime.Time
 }
 
 // clusterID returns the cluster's ID in the clusterset, or "" if the cluster is not known to be a member.

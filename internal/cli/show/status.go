@@ -3,6 +3,7 @@ package show
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -97,6 +98,10 @@ func (c ClusterStatus) printRow(t *session.Table) {
 		state = "registry not read"
 	case c.Status.ReadProblem != "" || c.Status.WriteProblem != "":
 		state = "registry failing"
+	case len(c.Status.Imports) > 0:
+		state = "imports failing"
+	case slices.ContainsFunc(c.Status.Publications, func(p status.Publication) bool { return p.Problem != "" }):
+		state = "exports failing"
 	}
 	t.Row(c.Context, clusterID, clusterSetID, c.Status.Registry, c.Status.Version, c.Status.Services, len(c.Status.Conflicts), c.Status.Calls(), state)
 }

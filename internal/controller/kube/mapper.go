@@ -43,7 +43,7 @@ func (m ServiceMapper) MapService(ctx context.Context, svc client.Object) []reco
 	return m.mapExported(ctx, mcs.Key{Namespace: svc.GetNamespace(), Name: svc.GetName()})
 }
 
-// MapSlice maps an EndpointSlice of an exported Service to the Service's request, whoever wrote it.
+// MapSlice maps an EndpointSlice of an exported Service to the Service's request. mcs.NewExport decides whether it is exported.
 func (m ServiceMapper) MapSlice(ctx context.Context, slice client.Object) []reconcile.Request {
 	return m.mapExported(ctx, mcs.Key{Namespace: slice.GetNamespace(), Name: slice.GetLabels()[discoveryv1.LabelServiceName]})
 }

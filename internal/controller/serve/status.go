@@ -396,7 +396,7 @@ func (s *statusSource) service(ctx context.Context, session *membership.Session,
 	out.Refused, out.NotFor = refusals, s.guard.NotFor(view)
 	all := visible.Exports
 	if own, ok := s.exports.PublishedExport(key); ok {
-		out.Own = &own
+		out.Own, out.LeftOut = &own, s.exports.LeftOut(key)
 		all = append(slices.Clone(all), own)
 	}
 	if out.Own != nil || view.Local.State != registry.Absent {
