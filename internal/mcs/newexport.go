@@ -186,8 +186,8 @@ func (src Source) exportSlice(slice *discoveryv1.EndpointSlice) (Backends, LeftO
 		return b, left
 	}
 	var left LeftOuts
-	// No Service port can match a slice port that is left out here: its endpoints are usable at the others.
-	ports := sift(&left, slice.Ports, func(p *discoveryv1.EndpointPort) *LeftOut { return src.refusePort(slice, *p) })
+	used := src.servicePorts()
+	ports := sift(&left, slice.Ports, func(p *discoveryv1.EndpointPort) *LeftOut { return refusePort(slice.Name, *p, used) })
 	if len(ports) == 0 {
 		return refuse(reasonNoPort, false)
 	}
@@ -217,18 +217,30 @@ func (src Source) refuseSlice(slice *discoveryv1.EndpointSlice) (reason string, 
 	return "", false
 }
 
-// refusePort returns that no port of the Service uses a port of slice, nil if one does. kube-proxy matches them by name and protocol.
-func (src Source) refusePort(slice *discoveryv1.EndpointSlice, p discoveryv1.EndpointPort) *LeftOut {
-	name, protocol := ptr.Deref(p.Name, ""), cmp.Or(ptr.Deref(p.Protocol, ""), corev1.ProtocolTCP)
-	refused := &LeftOut{Kind: LeftOutEndpointPort, Names: []string{quote(name)}, Slice: slice.Name, Reason: reasonOtherPort, Count: 1}
-	if p.Port == nil {
-		refused.Reason = reasonAllPorts
-		return refused
+// portName is what kube-proxy matches the ports of a Service and of its slices by.
+type portName struct {
+	name     string
+	protocol corev1.Protocol
+}
+
+// servicePorts returns the ports of the Service.
+func (src Source) servicePorts() map[portName]bool {
+	out := make(map[portName]bool, len(src.Service.Spec.Ports))
+	for _, p := range src.Service.Spec.Ports {
+		out[portName{p.Name, cmp.Or(p.Protocol, corev1.ProtocolTCP)}] = true
 	}
-	for _, sp := range src.Service.Spec.Ports {
-		if sp.Name == name && cmp.Or(sp.Protocol, corev1.ProtocolTCP) == protocol {
-			return nil
-		}
+	return out
+}
+
+// refusePort returns that no port of the Service uses a port of a slice, nil if one of used does.
+func refusePort(slice string, p discoveryv1.EndpointPort, used map[portName]bool) *LeftOut {
+	name := portName{ptr.Deref(p.Name, ""), cmp.Or(ptr.Deref(p.Protocol, ""), corev1.ProtocolTCP)}
+	refused := &LeftOut{Kind: LeftOutEndpointPort, Names: []string{quote(name.name)}, Slice: slice, Reason: reasonOtherPort, Count: 1}
+	switch {
+	case p.Port == nil:
+		refused.Reason = reasonAllPorts
+	case used[name]:
+		return nil
 	}
 	return refused
 }
