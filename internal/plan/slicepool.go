@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -95,7 +96,7 @@ func wantedPools(in SliceInput) map[poolID]*pool {
 					continue
 				}
 				if sets[family] == nil {
-					sets[family] = &portSet{ports: endpointPorts(b.Ports), unplaced: map[endpointID]discoveryv1.Endpoint{}}
+					sets[family] = &portSet{ports: in.endpointPorts(b.Ports), unplaced: map[endpointID]discoveryv1.Endpoint{}}
 				}
 				sets[family].addEndpoint(in.sliceEndpoint(e.Cluster, ep))
 			}
@@ -158,20 +159,43 @@ func addressType(a netip.Addr) discoveryv1.AddressType {
 	return discoveryv1.AddressTypeIPv6
 }
 
-// endpointPorts returns ports as in an EndpointSlice.
-func endpointPorts(ports []mcs.BackendPort) []discoveryv1.EndpointPort {
+// endpointPorts returns ports as in an EndpointSlice, under all their names, sorted.
+func (in SliceInput) endpointPorts(ports []mcs.BackendPort) []discoveryv1.EndpointPort {
 	var out []discoveryv1.EndpointPort
 	for _, p := range ports {
-		out = append(out, discoveryv1.EndpointPort{Name: &p.Name, Protocol: &p.Protocol, Port: &p.Port, AppProtocol: pointerOrNil(p.AppProtocol)})
+		names, several := in.PortNames[p.Name]
+		if !several {
+			names = []string{p.Name}
+		}
+		for _, name := range names {
+			if slices.ContainsFunc(out, func(o discoveryv1.EndpointPort) bool { return *o.Name == name }) {
+				continue
+			}
+			out = append(out, discoveryv1.EndpointPort{Name: &name, Protocol: &p.Protocol, Port: &p.Port, AppProtocol: pointerOrNil(p.AppProtocol)})
+		}
 	}
+	slices.SortStableFunc(out, func(a, b discoveryv1.EndpointPort) int { return strings.Compare(*a.Name, *b.Name) })
 	return out
 }
 
-// hasSamePorts reports whether endpoints with ports a and b can share a slice. A different appProtocol is an update of the slice.
+// hasSamePorts reports whether a and b differ in the appProtocol at most.
 func hasSamePorts(a, b []discoveryv1.EndpointPort) bool {
 	return slices.EqualFunc(a, b, func(a, b discoveryv1.EndpointPort) bool {
 		return ptr.Equal(a.Name, b.Name) && ptr.Equal(a.Protocol, b.Protocol) && ptr.Equal(a.Port, b.Port)
 	})
+}
+
+// hasSameNumbers reports whether a and b differ in names at most.
+func hasSameNumbers(a, b []discoveryv1.EndpointPort) bool {
+	return maps.Equal(numbersOf(a), numbersOf(b))
+}
+
+func numbersOf(ports []discoveryv1.EndpointPort) map[portID]bool {
+	out := map[portID]bool{}
+	for _, p := range ports {
+		out[idOf(ptr.Deref(p.Protocol, ""), ptr.Deref(p.Port, 0))] = true
+	}
+	return out
 }
 
 // planDrafts returns the drafts of all slices of the pool, existing and new: steps 1 to 4 of Slices.
@@ -201,11 +225,15 @@ func (p *pool) planDrafts(limit int) []*draft {
 	return append(drafts, free...)
 }
 
-// assignExisting creates a draft of each existing slice. It adds drafts with the ports of a set to the set and returns the others.
+// assignExisting creates a draft of each existing slice. It adds drafts with the ports of a set to the set, or else those that differ in the names of
+// the ports, whose endpoints can stay too, and returns the others.
 func (p *pool) assignExisting(limit int) (free []*draft) {
 	for _, s := range p.existing {
 		d := &draft{from: s}
 		i := slices.IndexFunc(p.sets, func(set *portSet) bool { return hasSamePorts(set.ports, s.Ports) })
+		if i < 0 {
+			i = slices.IndexFunc(p.sets, func(set *portSet) bool { return len(s.Endpoints) > 0 && hasSameNumbers(set.ports, s.Ports) })
+		}
 		if i < 0 {
 			free = append(free, d)
 			continue
@@ -217,7 +245,7 @@ func (p *pool) assignExisting(limit int) (free []*draft) {
 
 // adoptSlice adds d to the set. d keeps the endpoints of its slice that the set has, in their order.
 func (s *portSet) adoptSlice(d *draft, limit int) {
-	d.ports = s.ports
+	d.ports, d.changed = s.ports, !hasSamePorts(s.ports, d.from.Ports)
 	for _, had := range d.from.Endpoints {
 		ep, ok := s.unplaced[idOf(had)]
 		if !ok || len(d.endpoints) == limit {

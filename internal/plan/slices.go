@@ -31,6 +31,8 @@ type SliceInput struct {
 	Unknown []string
 	// LocalCluster is this cluster's ID. Only its endpoints have a node of this cluster.
 	LocalCluster string
+	// PortNames are the names of the ports in the slices, as Ports returns them.
+	PortNames map[string][]string
 	// Families are those of the derived Service, nil if unknown.
 	Families []corev1.IPFamily
 	// Derived is the name of the derived Service; the default is mcs.DerivedName.
