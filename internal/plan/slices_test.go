@@ -322,9 +322,9 @@ func TestSlices(t *testing.T) {
 			want: SliceChanges{Delete: []*discoveryv1.EndpointSlice{webSlice("cls3", 0, "10.14.0.1")}},
 		},
 		{
-			name: "slices in deletion and in other namespaces stay, their names are taken",
+			name: "empty slices in deletion and slices in other namespaces stay, their names are taken",
 			in: input([]mcs.Export{webExport("cls1", "10.10.0.1")},
-				edited(webSlice("cls1", 0, "10.10.0.1"), func(s *discoveryv1.EndpointSlice) { s.DeletionTimestamp = ptr.To(metav1.NewTime(start)) }),
+				edited(webSlice("cls1", 0), func(s *discoveryv1.EndpointSlice) { s.DeletionTimestamp = ptr.To(metav1.NewTime(start)) }),
 				edited(webSlice("cls1", 1, "10.10.0.9"), func(s *discoveryv1.EndpointSlice) { s.Namespace = "other" }),
 			),
 			want: SliceChanges{Create: []*discoveryv1.EndpointSlice{webSlice("cls1", 2, "10.10.0.1")}},
