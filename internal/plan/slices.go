@@ -57,6 +57,29 @@ func (c SliceChanges) IsEmpty() bool {
 	return len(c.Create)+len(c.Update)+len(c.Delete) == 0
 }
 
+// RemovedSlices returns the changes that remove the existing slices.
+func RemovedSlices(existing []*discoveryv1.EndpointSlice) (c SliceChanges) {
+	for _, s := range existing {
+		if s.DeletionTimestamp != nil {
+			c.empty(s)
+			continue
+		}
+		c.Delete = append(c.Delete, s)
+	}
+	return c
+}
+
+// empty removes the endpoints of s, which is being deleted. A finalizer of another client may keep it for a long time, and kube-proxy and CoreDNS
+// use it as long as it exists.
+func (c *SliceChanges) empty(s *discoveryv1.EndpointSlice) {
+	if len(s.Endpoints) == 0 {
+		return
+	}
+	emptied := s.DeepCopy()
+	emptied.Endpoints = nil
+	c.Update = append(c.Update, emptied)
+}
+
 // Slices returns the changes to the imported EndpointSlices of one service. Each source cluster and address family has a pool of
 // slices. In each pool
 //
@@ -65,6 +88,8 @@ func (c SliceChanges) IsEmpty() bool {
 //     into slices that have become free, then into new slices;
 //  3. a slice that has shrunk to a quarter is dissolved into another slice that has room for its endpoints;
 //  4. empty slices are deleted. If the cluster has no endpoint at all, one empty slice stays.
+//
+// A slice that is being deleted is emptied, after its endpoints that stay are in other slices.
 //
 // Kubernetes does the same for a Service: scaling to zero and back is an update, and `kubectl get endpointslices` shows which
 // clusters export a service without endpoints. DNS is not affected: CoreDNS answers NXDOMAIN for a headless service without a
@@ -77,9 +102,14 @@ func Slices(in SliceInput) SliceChanges {
 	in.MaxEndpoints = cmp.Or(in.MaxEndpoints, MaxEndpoints)
 	pools := wantedPools(in)
 	taken := map[string]bool{}
+	var changes SliceChanges
 	for _, s := range in.Existing {
 		taken[s.Name] = true
 		if !in.isManaged(s) {
+			continue
+		}
+		if s.DeletionTimestamp != nil {
+			changes.empty(s)
 			continue
 		}
 		id := poolID{SourceCluster(s), s.AddressType}
@@ -89,7 +119,6 @@ func Slices(in SliceInput) SliceChanges {
 		pools[id].existing = append(pools[id].existing, s)
 	}
 
-	var changes SliceChanges
 	adds := map[string]bool{}
 	for _, id := range slices.SortedFunc(maps.Keys(pools), poolID.compare) {
 		for _, d := range pools[id].planDrafts(in.MaxEndpoints) {
@@ -116,7 +145,7 @@ func Slices(in SliceInput) SliceChanges {
 
 // isManaged reports whether Slices may change s.
 func (in SliceInput) isManaged(s *discoveryv1.EndpointSlice) bool {
-	return s.DeletionTimestamp == nil && s.Namespace == in.Key.Namespace && isImportedSlice(in.Key, s) &&
+	return s.Namespace == in.Key.Namespace && isImportedSlice(in.Key, s) &&
 		!slices.Contains(in.Unknown, SourceCluster(s))
 }
 

@@ -330,6 +330,30 @@ func TestSlices(t *testing.T) {
 			want: SliceChanges{Create: []*discoveryv1.EndpointSlice{webSlice("cls1", 2, "10.10.0.1")}},
 		},
 		{
+			name: "a slice in deletion is emptied, its endpoints that stay go to another one",
+			in: input([]mcs.Export{webExport("cls1", "10.10.0.1")},
+				edited(webSlice("cls1", 0, "10.10.0.1", "10.10.0.2"), func(s *discoveryv1.EndpointSlice) {
+					s.DeletionTimestamp, s.ResourceVersion, s.Finalizers = ptr.To(metav1.NewTime(start)), "7", []string{"example.com/theirs"}
+				}),
+			),
+			want: SliceChanges{
+				Create: []*discoveryv1.EndpointSlice{webSlice("cls1", 1, "10.10.0.1")},
+				Update: []*discoveryv1.EndpointSlice{edited(webSlice("cls1", 0), func(s *discoveryv1.EndpointSlice) {
+					s.DeletionTimestamp, s.ResourceVersion, s.Finalizers = ptr.To(metav1.NewTime(start)), "7", []string{"example.com/theirs"}
+				})},
+			},
+		},
+		{
+			name: "slices in deletion of an unknown cluster and of other controllers stay",
+			in: func() SliceInput {
+				deleted := func(s *discoveryv1.EndpointSlice) { s.DeletionTimestamp = ptr.To(metav1.NewTime(start)) }
+				in := input(nil, edited(webSlice("cls1", 0, "10.10.0.1"), deleted),
+					edited(webSlice("cls2", 0, "10.12.0.1"), func(s *discoveryv1.EndpointSlice) { s.Name, s.Labels = "theirs", nil; deleted(s) }))
+				in.Unknown = []string{"cls1"}
+				return in
+			}(),
+		},
+		{
 			name: "a slice that Kubernetes created for the derived Service stays",
 			in: input([]mcs.Export{webExport("cls1", "10.10.0.1")}, webSlice("cls1", 0, "10.10.0.1"),
 				edited(webSlice("cls1", 1, "10.10.0.9"), func(s *discoveryv1.EndpointSlice) {
@@ -473,6 +497,21 @@ func TestSlicesStaleCache(t *testing.T) {
 	in := input([]mcs.Export{webExport("cls1", addresses(1, 9)...), webExport("cls2", "10.12.0.1")}, webSlice("cls1", 0, addresses(1, 4)...))
 	if diff := cmp.Diff(Slices(in), Slices(in)); diff != "" {
 		t.Errorf("two passes over the same cache differ:\n%s", diff)
+	}
+}
+
+// The end of an import removes its slices, and empties those that a finalizer keeps.
+func TestRemovedSlices(t *testing.T) {
+	deleted := func(s *discoveryv1.EndpointSlice) { s.DeletionTimestamp = ptr.To(metav1.NewTime(start)) }
+	got := RemovedSlices([]*discoveryv1.EndpointSlice{
+		webSlice("cls1", 0, "10.10.0.1"), edited(webSlice("cls2", 0, "10.12.0.1"), deleted), edited(webSlice("cls3", 0), deleted),
+	})
+	want := SliceChanges{
+		Delete: []*discoveryv1.EndpointSlice{webSlice("cls1", 0, "10.10.0.1")},
+		Update: []*discoveryv1.EndpointSlice{edited(webSlice("cls2", 0), deleted)},
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("changes (-want +got):\n%s", d)
 	}
 }
 

@@ -20,11 +20,7 @@ import (
 func (r *Controller) removeImport(ctx context.Context, f importFacts, out *outcome) {
 	r.lastIPs.Delete(f.key)
 	set := r.newSliceSet(f, nil, out)
-	var deletions []plan.SliceWrite
-	for _, s := range f.slices {
-		deletions = append(deletions, plan.SliceWrite{Verb: plan.VerbDelete, Slice: s, From: s})
-	}
-	set.write(ctx, deletions)
+	set.write(ctx, plan.RemovedSlices(f.slices).Steps(f.slices, nil).Removals)
 	if !r.removeServices(ctx, f, out) {
 		return
 	}
