@@ -109,15 +109,19 @@ func wantedPools(in SliceInput) map[poolID]*pool {
 	return pools
 }
 
-// usesFamily reports whether slices of the family are used. kube-proxy ignores slices of a family that the derived Service does
+// usesFamily reports whether endpoints of the family are used. kube-proxy ignores slices of a family that the derived Service does
 // not have, while clients of a headless service use all addresses from DNS.
 func (in SliceInput) usesFamily(t discoveryv1.AddressType) bool {
-	return in.Merged.Type == mcsv1beta1.Headless || len(in.Families) == 0 ||
-		slices.Contains(in.Families, corev1.IPFamily(t))
+	return in.Merged.Type == mcsv1beta1.Headless || in.hasFamily(t)
 }
 
-// placeholderFamilies returns the families in which e has a slice even without endpoints: those of e, or if e has none, those of
-// its endpoints, or IPv4.
+// hasFamily reports whether the family is one of in.Families, or these are unknown.
+func (in SliceInput) hasFamily(t discoveryv1.AddressType) bool {
+	return len(in.Families) == 0 || slices.Contains(in.Families, corev1.IPFamily(t))
+}
+
+// placeholderFamilies returns the families in which e has a slice even without endpoints: those of e that this cluster has, or if e has
+// none, those of its endpoints, or IPv4.
 func placeholderFamilies(in SliceInput, e mcs.Export) []discoveryv1.AddressType {
 	var families []discoveryv1.AddressType
 	for _, f := range e.IPFamilies {
@@ -126,7 +130,7 @@ func placeholderFamilies(in SliceInput, e mcs.Export) []discoveryv1.AddressType 
 	if len(families) == 0 && e.EndpointCount() == 0 {
 		families = append(families, discoveryv1.AddressTypeIPv4)
 	}
-	return slices.DeleteFunc(families, func(t discoveryv1.AddressType) bool { return !in.usesFamily(t) })
+	return slices.DeleteFunc(families, func(t discoveryv1.AddressType) bool { return !in.hasFamily(t) })
 }
 
 // sliceEndpoint returns ep, an endpoint of cluster, as in an EndpointSlice.

@@ -33,7 +33,7 @@ type SliceInput struct {
 	LocalCluster string
 	// PortNames are the names of the ports in the slices, as Ports returns them.
 	PortNames map[string][]string
-	// Families are those of the derived Service, nil if unknown.
+	// Families are those of the derived Service, or of this cluster's Services if the import is headless, nil if unknown.
 	Families []corev1.IPFamily
 	// Derived is the name of the derived Service; the default is mcs.DerivedName.
 	Derived string
@@ -177,6 +177,10 @@ func (in SliceInput) desiredSlice(id poolID, d *draft, taken map[string]bool) *d
 		mcsv1beta1.LabelSourceCluster: id.cluster,
 		LabelManagedBy:                ManagedBy,
 	})
+	delete(s.Labels, corev1.IsHeadlessService)
+	if in.Merged.Type == mcsv1beta1.Headless {
+		s.Labels[corev1.IsHeadlessService] = "" // as Kubernetes' own: kube-proxy does not watch slices that have it
+	}
 	s.OwnerReferences = withOwnerReference(s.OwnerReferences, in.Owner)
 	s.AddressType = id.family
 	s.Ports = d.ports

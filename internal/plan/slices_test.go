@@ -460,6 +460,22 @@ func TestSlices(t *testing.T) {
 			}},
 		},
 		{
+			name: "no longer headless: no label that hides the slices from kube-proxy",
+			in:   input([]mcs.Export{webExport("cls1", "10.10.0.1")}, edited(webSlice("cls1", 0, "10.10.0.1"), withoutService)),
+			want: SliceChanges{Update: []*discoveryv1.EndpointSlice{webSlice("cls1", 0, "10.10.0.1")}},
+		},
+		{
+			name: "headless: no empty slice of a family that this cluster does not have",
+			in: func() SliceInput {
+				e := webExport("cls1", "10.10.0.1")
+				e.Type, e.IPFamilies = mcsv1beta1.Headless, []corev1.IPFamily{v4, v6}
+				in := input([]mcs.Export{e})
+				in.Families = []corev1.IPFamily{v4}
+				return in
+			}(),
+			want: SliceChanges{Create: []*discoveryv1.EndpointSlice{edited(webSlice("cls1", 0, "10.10.0.1"), withoutService)}},
+		},
+		{
 			name: "no families in the export: those of its endpoints",
 			in: input([]mcs.Export{func() mcs.Export {
 				e := webExport("cls1", "fd00:10::1")
@@ -518,6 +534,7 @@ func TestRemovedSlices(t *testing.T) {
 // withoutService makes s that of a headless service, which has no derived Service.
 func withoutService(s *discoveryv1.EndpointSlice) {
 	s.Labels["kubernetes.io/service-name"] = derived + "-headless"
+	s.Labels["service.kubernetes.io/headless"] = ""
 }
 
 // withoutPorts makes s that of a headless service without ports.
