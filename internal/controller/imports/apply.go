@@ -64,6 +64,7 @@ func (r *Controller) completeImport(ctx context.Context, f importFacts, d import
 	if !containsAll(o.supported, d.merged.IPFamilies) {
 		requeueAfter = familiesMaxAge // the cluster may get the missing family
 	}
+	requeueAfter = sooner(requeueAfter, o.settleIn)
 	if r.takeover == nil || len(d.unknown) > 0 || out.failed() {
 		return requeueAfter
 	}
@@ -123,6 +124,17 @@ type importObjects struct {
 	// usable is the part of the merged exports that this cluster supports; supported are its IP families.
 	usable    mcs.Merged
 	supported []corev1.IPFamily
+	// ports are those of derived Service and slices, and settleIn is the time after which they have to be planned again, 0 if never.
+	ports    plan.PortPlan
+	settleIn time.Duration
+}
+
+// sliceFamilies returns the families of the slices: those of the derived Service, or of this cluster if the import is headless.
+func (o importObjects) sliceFamilies() []corev1.IPFamily {
+	if o.usable.Type == mcsv1beta1.Headless {
+		return o.supported
+	}
+	return familiesOf(o.derived)
 }
 
 // applyObjects writes ServiceImport and derived Service if they differ. The ServiceImport is nil if it could not be created.
@@ -164,6 +176,7 @@ func (r *Controller) detectSupport(ctx context.Context, f importFacts, d importD
 	} else if f.derived != nil {
 		o.usable.TrafficDistribution = ptr.Deref(f.derived.Spec.TrafficDistribution, "")
 	}
+	o.ports, o.settleIn = r.planPorts(f, d, o.usable)
 	return o
 }
 
@@ -227,7 +240,9 @@ func (r *Controller) derivedService(o importObjects, existing *corev1.Service, o
 	if owned {
 		owner = new(r.ownerOf(o.imp))
 	}
-	return plan.DerivedService(o.usable, owner, existing, o.supported)
+	m := o.usable
+	m.Ports = o.ports.Service
+	return plan.DerivedService(m, owner, existing, o.supported)
 }
 
 // propagatedExports returns the exports whose changes caused the writes of slices, without clusters that became stale or

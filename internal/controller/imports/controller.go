@@ -63,6 +63,8 @@ type Controller struct {
 	lastIPs sync.Map // mcs.Key -> []string
 	written sync.Map // mcs.Key -> []string
 	failing sync.Map // mcs.Key -> failure
+	// portNames has the changes of port names that are pending.
+	portNames portNames
 }
 
 // Config configures New.
@@ -161,6 +163,9 @@ func (r *Controller) apply(ctx context.Context, session *membership.Session, f i
 	out := &outcome{}
 	if d.verdict != verdictNotOwned {
 		r.reported.Delete(f.key)
+	}
+	if d.verdict != verdictApply {
+		r.portNames.forget(f.key)
 	}
 	switch d.verdict {
 	case verdictNone:

@@ -48,7 +48,8 @@ func (r *Controller) planSlices(f importFacts, d importDecision, o importObjects
 		Unknown:      d.untouched,
 		LocalCluster: f.cluster,
 		Derived:      nameOrDefault(o.derived, f.derivedName),
-		Families:     familiesOf(o.derived),
+		PortNames:    o.ports.Names,
+		Families:     o.sliceFamilies(),
 		Owner:        r.ownerOf(o.imp),
 		Existing:     set.current,
 	}).Steps(set.current, set.exported)
