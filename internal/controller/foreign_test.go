@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
@@ -172,4 +174,61 @@ func TestImports_ReportChangedIP(t *testing.T) {
 			s.b.event(t, s.key, "ClusterSetIPChanged")
 		})
 	}
+}
+
+// A finalizer of another client keeps a slice that is being deleted. It loses its endpoints, which kube-proxy would use: those that stay are in another
+// slice. Then it is left alone. The end of the import does the same.
+func TestImports_EmptySlicesInDeletion(t *testing.T) {
+	s := setUp(t, "slice-in-deletion")
+	source := s.a.export(t, s.key, 1, 3)
+	three := map[string][]string{"cls1": {"10.1.0.1", "10.1.0.2", "10.1.0.3"}}
+	s.b.imported(t, s.key, three)
+	first := importedSliceOf(s.key, "cls1")
+	s.b.holdInDeletion(t, first)
+	s.b.emptied(t, first)
+	s.b.imported(t, s.key, three)
+	before := first.ResourceVersion
+
+	change(t, s.a, source, func(e *discoveryv1.EndpointSlice) { e.Endpoints = e.Endpoints[:1] })
+	s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}})
+	if s.b.emptied(t, first); first.ResourceVersion != before {
+		t.Errorf("the empty slice was written again: version %s, then %s", before, first.ResourceVersion)
+	}
+
+	second := importedSliceOf(s.key, "cls1")
+	second.Name = mcs.DerivedName(s.key) + "-cls1-ipv4-1"
+	change(t, s.b, second, func(e *discoveryv1.EndpointSlice) { e.Finalizers = []string{"example.com/theirs"} })
+	t.Cleanup(func() { s.b.release(t, second) })
+	s.a.delete(t, controllertest.ServiceExport(s.key))
+	s.b.emptied(t, second)
+}
+
+// holdInDeletion deletes the slice, which a finalizer keeps until the test ends.
+func (k *cluster) holdInDeletion(t *testing.T, slice *discoveryv1.EndpointSlice) {
+	t.Helper()
+	change(t, k, slice, func(e *discoveryv1.EndpointSlice) { e.Finalizers = []string{"example.com/theirs"} })
+	t.Cleanup(func() { k.release(t, slice) })
+	k.delete(t, slice)
+}
+
+// release removes the finalizers of the slice.
+func (k *cluster) release(t *testing.T, slice *discoveryv1.EndpointSlice) {
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+	if err := k.admin.Patch(context.Background(), slice.DeepCopy(), patch); client.IgnoreNotFound(err) != nil {
+		t.Error(err)
+	}
+}
+
+// emptied waits until the slice is being deleted and has no endpoints, and reads it.
+func (k *cluster) emptied(t *testing.T, slice *discoveryv1.EndpointSlice) {
+	t.Helper()
+	eventually(t, "slice "+slice.Name+" without endpoints", func() error {
+		if err := k.admin.Get(t.Context(), client.ObjectKeyFromObject(slice), slice); err != nil {
+			return err
+		}
+		if slice.DeletionTimestamp == nil || len(slice.Endpoints) > 0 {
+			return fmt.Errorf("deleted at %v, %d endpoints", slice.DeletionTimestamp, len(slice.Endpoints))
+		}
+		return nil
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
 // importedPorts waits until key is imported as a ClusterSetIP service with ports, sorted, such as "http:80", and its slices
@@ -124,6 +126,24 @@ func TestExports_FollowPortsAndSelector(t *testing.T) {
 	s.b.importedPorts(t, s.key, []string{"http:81"}, []string{"http:8080"})
 	if before.UID != after.UID || before.Spec.IPs[0] != after.Spec.IPs[0] {
 		t.Errorf("the import changed: %s %v, then %s %v", before.UID, before.Spec.IPs, after.UID, after.Spec.IPs)
+	}
+}
+
+// A port gets another name in steps, so that kube-proxy always finds its endpoints: the slices have both names, then the derived Service has the new one,
+// then the slices lose the old one. The ServiceImport has the new one at once. It takes 11 s.
+func TestImports_PortNamesChangeInSteps(t *testing.T) {
+	s := setUp(t, "port-names")
+	s.a.create(t, controllertest.Service(s.key))
+	s.a.create(t, controllertest.ServiceExport(s.key))
+	s.b.imported(t, s.key, map[string][]string{"cls1": nil})
+	s.b.export(t, s.key, 1, 1)
+	s.b.imported(t, s.key, map[string][]string{"cls1": nil, "cls2": {"10.1.0.1"}})
+	s.b.importedPorts(t, s.key, []string{"http:80"}, []string{"http:8080"})
+	begin := time.Now()
+	change(t, s.a, controllertest.Service(s.key), func(svc *corev1.Service) { svc.Spec.Ports[0].Name = "web" })
+	s.b.importedPorts(t, s.key, []string{"web:80"}, []string{"web:8080"})
+	if took := time.Since(begin); took < 2*plan.SettleTime {
+		t.Errorf("all objects had the new name alone after %s, want that Service and slices each wait %s", took, plan.SettleTime)
 	}
 }
 
