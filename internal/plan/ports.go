@@ -128,7 +128,7 @@ type portID struct {
 	number   int32
 }
 
-func idOf(protocol corev1.Protocol, number int32) portID {
+func portIDOf(protocol corev1.Protocol, number int32) portID {
 	return portID{cmp.Or(protocol, corev1.ProtocolTCP), number}
 }
 
@@ -160,13 +160,13 @@ type carriedPorts struct {
 func newPortState(in PortInput) *portState {
 	s := &portState{in: in, current: map[portID]string{}}
 	for _, p := range in.Merged.Ports {
-		s.wanted = append(s.wanted, wantedPort{p, idOf(p.Protocol, p.Port)})
+		s.wanted = append(s.wanted, wantedPort{p, portIDOf(p.Protocol, p.Port)})
 	}
 	if in.Service == nil {
 		return s
 	}
 	for _, p := range in.Service.Spec.Ports {
-		id := idOf(p.Protocol, p.Port)
+		id := portIDOf(p.Protocol, p.Port)
 		if slices.ContainsFunc(s.wanted, func(w wantedPort) bool { return w.id == id }) {
 			s.current[id] = p.Name
 		}
@@ -177,7 +177,7 @@ func newPortState(in PortInput) *portState {
 		}
 		c := carriedPorts{SourceCluster(slice), map[string]portID{}}
 		for _, p := range slice.Ports {
-			c.byName[ptr.Deref(p.Name, "")] = idOf(ptr.Deref(p.Protocol, ""), ptr.Deref(p.Port, 0))
+			c.byName[ptr.Deref(p.Name, "")] = portIDOf(ptr.Deref(p.Protocol, ""), ptr.Deref(p.Port, 0))
 		}
 		s.carried = append(s.carried, c)
 	}
@@ -279,7 +279,7 @@ func (s *portState) isCarriedFor(name string, w wantedPort) bool {
 		for _, b := range s.in.Merged.Backends(e) {
 			for _, p := range b.Ports {
 				if p.Name == w.Name {
-					exported[e.Cluster] = append(exported[e.Cluster], idOf(p.Protocol, p.Port))
+					exported[e.Cluster] = append(exported[e.Cluster], portIDOf(p.Protocol, p.Port))
 				}
 			}
 		}
@@ -348,7 +348,7 @@ func (s *portState) withoutNewBesideUnnamed(ports []mcs.Port) []mcs.Port {
 		return ports
 	}
 	return slices.DeleteFunc(ports, func(p mcs.Port) bool {
-		_, exists := s.current[idOf(p.Protocol, p.Port)]
+		_, exists := s.current[portIDOf(p.Protocol, p.Port)]
 		return p.Name != "" && !exists
 	})
 }

@@ -176,7 +176,7 @@ func (s *portSimulation) checkTraffic(t *rapid.T) {
 		for _, e := range s.exports {
 			numbers := s.lastingNumbers(id, e.Cluster)
 			for _, seen := range s.past {
-				i := slices.IndexFunc(seen.service, func(p corev1.ServicePort) bool { return idOf(p.Protocol, p.Port) == id })
+				i := slices.IndexFunc(seen.service, func(p corev1.ServicePort) bool { return portIDOf(p.Protocol, p.Port) == id })
 				for _, slice := range s.pastSlices(e.Cluster) {
 					j := slices.IndexFunc(slice.Ports, func(p discoveryv1.EndpointPort) bool { return *p.Name == seen.service[i].Name })
 					if len(numbers) > 0 && (j < 0 || !numbers[*slice.Ports[j].Port]) {
@@ -197,7 +197,7 @@ func (s *portSimulation) lastingPorts() []portID {
 				slices.ContainsFunc(mcs.Merge(w.exports).Ports, func(o mcs.Port) bool { return o.Port == p.Port })
 		}
 		if !slices.ContainsFunc(s.past, func(w portWorld) bool { return !has(w) }) {
-			out = append(out, idOf(p.Protocol, p.Port))
+			out = append(out, portIDOf(p.Protocol, p.Port))
 		}
 	}
 	return out

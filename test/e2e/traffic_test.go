@@ -55,11 +55,17 @@ type failure struct {
 // startTraffic starts the connections to the addresses (IP:port), and to pods.
 func startTraffic(t *testing.T, node nodeNetwork, addresses, pods []string) *traffic {
 	t.Helper()
+	return startTrafficEvery(t, connectInterval, node, addresses, pods)
+}
+
+// startTrafficEvery is startTraffic with another time between two connections.
+func startTrafficEvery(t *testing.T, interval time.Duration, node nodeNetwork, addresses, pods []string) *traffic {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	tr := &traffic{node: node, cancel: cancel}
 	t.Cleanup(func() { tr.stop() })
 	tr.running.Go(func() {
-		ticker := time.NewTicker(connectInterval)
+		ticker := time.NewTicker(interval)
 		defer ticker.Stop()
 		for n := 0; ; n++ {
 			select {

@@ -35,6 +35,19 @@ scenarios with names are left out.
 ` + "`make matrix ROWS=3,4`" + ` runs some rows again. ` + "`hack/pin-version`" + ` adds a version of Kubernetes or CoreDNS to the testbed, which compiles it once.
 `
 
+// windows is what no run shows.
+const windows = `
+## Windows nodes
+
+No run has Windows nodes. By reading kube-proxy 1.37.2 (` + "`pkg/proxy/winkernel`" + `):
+
+- A load balancer of Windows (HNS) has one port for all endpoints of a Service's port. kube-proxy takes it from an endpoint, and older versions from the Service's ` + "`targetPort`" + `
+  ([kubernetes #132646](https://github.com/kubernetes/kubernetes/issues/132646)), which a derived Service has equal to its port.
+- So clients on Windows nodes reach a clusterset IP if all endpoints of the port, in all clusters, listen on one number; with an older kube-proxy, if that is the number of the Service's port.
+- They do not reach endpoints whose port differs: a ` + "`targetPort`" + ` that differs between clusters, or a name that pods resolve to different numbers.
+- Names of ` + "`clusterset.local`" + ` and headless services do not depend on kube-proxy. Pods on Windows nodes can be exported as any others. The controller's image is for Linux.
+`
+
 // render returns the page.
 func render(runs []Run) string {
 	var b strings.Builder
@@ -49,6 +62,7 @@ func render(runs []Run) string {
 	}
 	b.WriteString(notes)
 	b.WriteString(squashedNote(runs))
+	b.WriteString(windows)
 	return b.String()
 }
 
