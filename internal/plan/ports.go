@@ -17,8 +17,8 @@ import (
 
 // SettleTime is the time after which every kube-proxy has seen a write. kube-proxy joins the port
 // names of a Service with those of its EndpointSlices, but has one watch for each of the two kinds.
-// 1 s is the limit of Kubernetes for API calls (99 % of them, scalability SLOs), 1 s is kube-proxy's
-// default of minSyncPeriod, and 3 s are for a sync of thousands of Services.
+// 1 s is the limit of Kubernetes for API calls (99 % of them, scalability SLOs), 1 s is
+// kube-proxy's default of minSyncPeriod, and 3 s are for a sync of thousands of Services.
 const SettleTime = 5 * time.Second
 
 // PortInput is the input of Ports for one service of type ClusterSetIP.
@@ -40,8 +40,8 @@ type PortPlan struct {
 	// Service are the ports of the derived Service.
 	Service []mcs.Port
 	// Names are the names of a port in the slices, by its merged name. A port that it lacks has its
-	// merged name. Ports that led to the same port of the endpoints may share an old name, which the
-	// first port in a slice has.
+	// merged name. Ports that led to the same port of the endpoints may share an old name, which
+	// the first port in a slice has.
 	Names map[string][]string
 	// Pending are the changes that must be pending for SettleTime before a plan contains them,
 	// and those that are settled but not written yet.
@@ -69,20 +69,21 @@ const (
 )
 
 // Ports returns the port names of the derived Service and of the slices, so that a change of names
-// costs no connection. A port is a protocol and a number, because clients connect to these. A port that
-// stays gets another name in three steps, each of which is written only after the one before has been
-// there for SettleTime:
+// costs no connection. A port is a protocol and a number, because clients connect to these. A port
+// that stays gets another name in three steps, each of which is written only after the one before
+// has been there for SettleTime:
 //
 //  1. the slices have both names;
 //  2. the derived Service has the new name;
 //  3. the slices lose the old name.
 //
-// A name belongs to one port until the slices have lost it. A port whose wanted name belongs to another
-// port keeps its name until then. If that name is wanted for another port, as in a swap, or if the port
-// is new, it has a name in between, such as tcp-80. So no ports wait for each other.
+// A name belongs to one port until the slices have lost it. A port whose wanted name belongs to
+// another port keeps its name until then. If that name is wanted for another port, as in a swap, or
+// if the port is new, it has a name in between, such as tcp-80. So no ports wait for each other.
 //
-// Everything else is written at once: ports that are new or gone, and the endpoints. Only a new port beside
-// one without a name waits for step 2, because Kubernetes requires names if a Service has several ports.
+// Everything else is written at once: ports that are new or gone, and the endpoints. Only a new
+// port beside one without a name waits for step 2, because Kubernetes requires names if a Service
+// has several ports.
 //
 // The API allows 20,000 ports in a slice, more than an export can have.
 func Ports(in PortInput) PortPlan {
@@ -98,28 +99,36 @@ func Ports(in PortInput) PortPlan {
 		old = s.oldNames(chosen)
 		pending = append(pending, old...)
 	}
-	p := PortPlan{Names: s.sliceNames(chosen, old)}
 	slices.Sort(pending)
+	p := PortPlan{Names: s.sliceNames(chosen, old)}
 	for _, name := range slices.Compact(pending) {
 		p.Pending = append(p.Pending, NameChange{Kind: SlicesLoseName, Name: name})
 	}
+	ports, renamed := s.servicePorts(chosen)
+	p.Service, p.Pending = ports, append(p.Pending, renamed...)
+	return p
+}
+
+// servicePorts returns the ports of the derived Service, and the changes of their names for which
+// the slices are ready.
+func (s *portState) servicePorts(chosen map[portID]string) (ports []mcs.Port, pending []NameChange) {
 	for _, w := range s.wanted {
 		had, exists := s.current[w.id]
-		w.Name = chosen[w.id]
-		if exists && w.Name != had && s.isCarried(had) {
-			change := NameChange{Kind: ServiceTakesName, Port: w.id.String(), Name: w.Name}
-			ready := s.isAlias(had, w.Name)
-			if ready {
-				p.Pending = append(p.Pending, change)
-			}
-			if !ready || !slices.Contains(in.Settled, change) {
+		change := NameChange{Kind: ServiceTakesName, Port: w.id.String(), Name: chosen[w.id]}
+		w.Name = change.Name
+		switch {
+		case !exists || had == change.Name || !s.isCarried(had): // no connection depends on the name
+		case !s.isAlias(had, change.Name): // a slice has the old name alone
+			w.Name = had
+		default:
+			pending = append(pending, change)
+			if !slices.Contains(s.in.Settled, change) {
 				w.Name = had
 			}
 		}
-		p.Service = append(p.Service, w.Port)
+		ports = append(ports, w.Port)
 	}
-	p.Service = s.withoutNewBesideUnnamed(p.Service)
-	return p
+	return s.withoutNewBesideUnnamed(ports), pending
 }
 
 // portID identifies a port for clients.
@@ -184,8 +193,8 @@ func newPortState(in PortInput) *portState {
 	return s
 }
 
-// isDone reports whether no port of the derived Service needs another name, and the slices have none that
-// they must lose.
+// isDone reports whether no port of the derived Service needs another name, and the slices have
+// none that they must lose.
 func (s *portState) isDone() bool {
 	for _, w := range s.wanted {
 		had, exists := s.current[w.id]
@@ -217,8 +226,8 @@ func (s *portState) isCarried(name string) bool {
 	return slices.ContainsFunc(s.carried, func(c carriedPorts) bool { _, ok := c.byName[name]; return ok })
 }
 
-// isAlias reports whether slices have the name, and each of them has the other name for the same port of its
-// endpoints.
+// isAlias reports whether slices have the name, and each of them has the other name for the same
+// port of its endpoints.
 func (s *portState) isAlias(name, other string) bool {
 	return s.isCarried(name) && !slices.ContainsFunc(s.carried, func(c carriedPorts) bool {
 		port, has := c.byName[name]
@@ -244,8 +253,8 @@ func (s *portState) choose() map[portID]string {
 	return chosen
 }
 
-// isFree reports whether the name belongs to no other port than w: to none in the derived Service, and in the
-// slices to none that the derived Service called so before.
+// isFree reports whether the name belongs to no other port than w: to none in the derived Service,
+// and in the slices to none that the derived Service called so before.
 func (s *portState) isFree(name string, w wantedPort) bool {
 	if s.belongsToOther(name, w.id) {
 		return false
@@ -272,7 +281,8 @@ func (s *portState) belongsToOther(name string, id portID) bool {
 	return false
 }
 
-// isCarriedFor reports whether the slices have the name for the ports of the endpoints to which the exports of w lead.
+// isCarriedFor reports whether the slices have the name for the ports of the endpoints to which the
+// exports of w lead.
 func (s *portState) isCarriedFor(name string, w wantedPort) bool {
 	exported := map[string][]portID{} // by cluster
 	for _, e := range s.in.Exports {
@@ -290,8 +300,8 @@ func (s *portState) isCarriedFor(name string, w wantedPort) bool {
 	})
 }
 
-// nameBetween returns a name for a port whose wanted name belongs to another port: "tcp-80", followed by x until no port has it
-// or wants it.
+// nameBetween returns a name for a port whose wanted name belongs to another port: "tcp-80",
+// followed by x until no port has it or wants it.
 func (s *portState) nameBetween(w wantedPort) string {
 	name := fmt.Sprintf("%s-%d", strings.ToLower(string(w.id.protocol)), w.id.number)
 	for s.isWanted(name) || !s.isFree(name, w) {
@@ -300,8 +310,8 @@ func (s *portState) nameBetween(w wantedPort) string {
 	return name
 }
 
-// oldNames returns the names in the slices, sorted, that neither the derived Service has nor chosen, for ports that it has: it may have
-// had them.
+// oldNames returns the names in the slices, sorted, that neither the derived Service has nor
+// chosen, for ports that it has: it may have had them.
 func (s *portState) oldNames(chosen map[portID]string) []string {
 	used := slices.Concat(slices.Collect(maps.Values(s.current)), slices.Collect(maps.Values(chosen)))
 	return slices.DeleteFunc(s.carriedNames(), func(name string) bool {
@@ -310,21 +320,23 @@ func (s *portState) oldNames(chosen map[portID]string) []string {
 	})
 }
 
-// forget removes from the state those of the names that the slices may lose now, and reports whether there are any.
-func (s *portState) forget(names []string, settled []NameChange) (any bool) {
+// forget removes from the state those of the names that the slices may lose now, and reports
+// whether there are any.
+func (s *portState) forget(names []string, settled []NameChange) (forgotten bool) {
 	for _, name := range names {
 		if !slices.Contains(settled, NameChange{Kind: SlicesLoseName, Name: name}) {
 			continue
 		}
-		any = true
+		forgotten = true
 		for _, c := range s.carried {
 			delete(c.byName, name)
 		}
 	}
-	return any
+	return forgotten
 }
 
-// sliceNames returns the names of each port in the slices: the chosen one, and those that the slices have and kube-proxy may look for.
+// sliceNames returns the names of each port in the slices: the chosen one, and those that the
+// slices have and kube-proxy may look for.
 func (s *portState) sliceNames(chosen map[portID]string, old []string) map[string][]string {
 	out := map[string][]string{}
 	for _, w := range s.wanted {

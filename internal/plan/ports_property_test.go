@@ -15,7 +15,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// settleTicks is SettleTime in the time of the simulation. A kube-proxy sees each object as it was less than that ago.
+// settleTicks is SettleTime in the time of the simulation. A kube-proxy sees each object as it was
+// less than that ago.
 const settleTicks = 3
 
 // portWorld is one import whose derived Service and slices a controller writes, at one moment.
@@ -55,7 +56,8 @@ func anyPorts(t *rapid.T) []mcs.Port {
 	return out
 }
 
-// anyPortExports draws the exports of two clusters, each with its own ports and names. targets are the ports of the endpoints by cluster and port.
+// anyPortExports draws the exports of two clusters, each with its own ports and names. targets are
+// the ports of the endpoints by cluster and port.
 func anyPortExports(t *rapid.T, targets [2]map[int32]int32) []mcs.Export {
 	var out []mcs.Export
 	for c, ports := range [][]mcs.Port{anyPorts(t), anyPorts(t)} {
@@ -75,7 +77,8 @@ func anyPortExports(t *rapid.T, targets [2]map[int32]int32) []mcs.Export {
 	return out
 }
 
-// reconcile writes what is planned now. The API server refuses writes of the Service, and of the slices in refused.
+// reconcile writes what is planned now. The API server refuses writes of the Service, and of the
+// slices in refused.
 func (s *portSimulation) reconcile(t fataler, refuseService bool, refused []string) {
 	in := s.input()
 	for change, since := range s.pending {
@@ -139,7 +142,8 @@ func (s *portSimulation) checkValid(t fataler) {
 	}
 }
 
-// checkComplete fails if a change of endpoints or a new port waits, unless writes were refused. A new port may wait beside one without a name.
+// checkComplete fails if a change of endpoints or a new port waits, unless writes were refused. A
+// new port may wait beside one without a name.
 func (s *portSimulation) checkComplete(t fataler, refused bool) {
 	if refused {
 		return
@@ -169,8 +173,9 @@ func (s *portSimulation) checkComplete(t fataler, refused bool) {
 	}
 }
 
-// checkTraffic fails if a kube-proxy, which sees the Service and each slice as they were at any of the last moments, has no endpoint of a cluster for a port
-// that Service and cluster had all the time, or a wrong port of it.
+// checkTraffic fails if a kube-proxy, which sees the Service and each slice as they were at any of
+// the last moments, has no endpoint of a cluster for a port that Service and cluster had all the
+// time, or a wrong port of it.
 func (s *portSimulation) checkTraffic(t *rapid.T) {
 	for _, id := range s.lastingPorts() {
 		for _, e := range s.exports {
@@ -203,7 +208,8 @@ func (s *portSimulation) lastingPorts() []portID {
 	return out
 }
 
-// lastingNumbers returns the ports that the cluster's endpoints had for the port, none if the cluster did not have it at each of the last moments.
+// lastingNumbers returns the ports that the cluster's endpoints had for the port, none if the
+// cluster did not have it at each of the last moments.
 func (s *portSimulation) lastingNumbers(id portID, cluster string) map[int32]bool {
 	out := map[int32]bool{}
 	for _, w := range s.past {
@@ -258,9 +264,10 @@ func anyTargets(t *rapid.T) (out [2]map[int32]int32) {
 	return out
 }
 
-// Whatever names the ports get in whatever order, also while writes are refused and after restarts: no connection finds no endpoint or a wrong port, nothing but
-// names waits, and in the end all objects have the merged names and nothing is left to do. No two ports lead to the same port of the
-// endpoints: their names in the slices cannot be told apart.
+// Whatever names the ports get in whatever order, also while writes are refused and after restarts:
+// no connection finds no endpoint or a wrong port, nothing but names waits, and in the end all
+// objects have the merged names and nothing is left to do. No two ports lead to the same port of
+// the endpoints: their names in the slices cannot be told apart.
 func TestPortsCostNoConnection(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &portSimulation{pending: map[NameChange]int{}}

@@ -14,8 +14,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// portsExport returns an export with ports like "http 80>8080", which lead to a port of its only endpoint, or ">8080" after the number alone if the port has
-// no name.
+// portsExport returns an export with ports like "http 80>8080", which lead to a port of its only
+// endpoint, or ">8080" after the number alone if the port has no name.
 func portsExport(t *testing.T, cluster, ports string) mcs.Export {
 	t.Helper()
 	e := webExport(cluster, "10.10.0.1")
@@ -35,7 +35,8 @@ func portsExport(t *testing.T, cluster, ports string) mcs.Export {
 	return e
 }
 
-// String returns the ports of the Service and of the slice whose name sorts first, as "http 80 | http=8080".
+// String returns the ports of the Service and of the slice whose name sorts first, as "http 80 |
+// http=8080".
 func (s *portSimulation) String() string {
 	var service, slice []string
 	for _, p := range s.service {
@@ -51,7 +52,8 @@ func (s *portSimulation) String() string {
 func TestPorts(t *testing.T) {
 	tests := map[string]struct {
 		before, after string
-		// want are the ports of Service and slice: at once, and after each time that something has settled.
+		// want are the ports of Service and slice: at once, and after each time that something has
+		// settled.
 		want []string
 	}{
 		"nothing changes": {before: "http 80>8080", after: "http 80>8080", want: []string{"http 80 | http=8080"}},
@@ -147,7 +149,8 @@ func TestPorts(t *testing.T) {
 	}
 }
 
-// Nothing waits where no connection can fail: without endpoints, and when another client has renamed the port of the derived Service.
+// Nothing waits where no connection can fail: without endpoints, and when another client has
+// renamed the port of the derived Service.
 func TestPortsAtOnce(t *testing.T) {
 	m := mcs.Merge([]mcs.Export{portsExport(t, "cls1", "http 80>8080")})
 	foreign := func(ports ...corev1.ServicePort) *corev1.Service {
@@ -180,7 +183,8 @@ func TestPortsAtOnce(t *testing.T) {
 	}
 }
 
-// The slices of a cluster whose export is not known stay as they are: while they have the old name alone, the derived Service keeps it.
+// The slices of a cluster whose export is not known stay as they are: while they have the old name
+// alone, the derived Service keeps it.
 func TestPortsKeepNameOfUnknownCluster(t *testing.T) {
 	s := &portSimulation{portWorld: portWorld{exports: []mcs.Export{portsExport(t, "cls1", "http 80>8080"), portsExport(t, "cls2", "http 80>8080")}}}
 	s.reconcile(t, false, nil)

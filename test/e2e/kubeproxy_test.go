@@ -52,8 +52,9 @@ func proxyMetrics(t *testing.T, node nodeNetwork) map[string]float64 {
 	return out
 }
 
-// TestKubeProxyIgnoresHeadlessImports changes all of 10,000 endpoints of headless imports, and measures the work of kube-proxy: it watches no slice of theirs, so
-// it sees none of the changes. 3 minutes; it runs alone.
+// TestKubeProxyIgnoresHeadlessImports changes all of 10,000 endpoints of headless imports, and
+// measures the work of kube-proxy: it watches no slice of theirs, so it sees none of the changes. 3
+// minutes; it runs alone.
 func TestKubeProxyIgnoresHeadlessImports(t *testing.T) {
 	if !runsAll() {
 		t.Skip("E2E_ALL=1 runs it: 10,000 endpoints are a load for the other scenarios")

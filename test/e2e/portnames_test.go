@@ -18,12 +18,14 @@ const nameInterval = 10 * time.Millisecond
 // nameChange gives the ports of Service web in a cluster other names.
 type nameChange struct {
 	name, cluster string
-	// ports are the Service's, and want those of the imports: each as "name number", or "number" without a name.
+	// ports are the Service's, and want those of the imports: each as "name number", or "number"
+	// without a name.
 	ports, want string
 }
 
-// nameChanges are the kinds of changes. The last one leads back to the start: cls1, the older export, has one port without a name and no endpoint. cls2 has
-// the endpoints. It takes 10 s, the two settle times, until all objects have another name, and a swap 20 s.
+// nameChanges are the kinds of changes. The last one leads back to the start: cls1, the older
+// export, has one port without a name and no endpoint. cls2 has the endpoints. It takes 10 s, the
+// two settle times, until all objects have another name, and a swap 20 s.
 var nameChanges = []nameChange{
 	{"the younger export gets a second port, so the first one gets a name", "cls2", "http 80, echo 9000", "tcp-80 80, echo 9000"},
 	{"named by its owner", "cls1", "http 80", "http 80, echo 9000"},
@@ -49,9 +51,10 @@ func servicePorts(text string) []corev1.ServicePort {
 	return out
 }
 
-// TestPortNamesCostNoConnection changes the names of ports while clients connect to the clusterset IP in both clusters, 100 times a second to each port. No
-// connection fails. CI runs three changes in 35 s, E2E_ALL=1 50 in 15 minutes. E2E_TESTBED="--dual-stack --nodes 2 --proxy-mode nftables,iptables" runs both modes
-// of kube-proxy.
+// TestPortNamesCostNoConnection changes the names of ports while clients connect to the clusterset
+// IP in both clusters, 100 times a second to each port. No connection fails. CI runs three changes
+// in 35 s, E2E_ALL=1 50 in 15 minutes. E2E_TESTBED="--dual-stack --nodes 2 --proxy-mode
+// nftables,iptables" runs both modes of kube-proxy.
 func TestPortNamesCostNoConnection(t *testing.T) {
 	t.Parallel()
 	cls1, cls2 := installed(t)
@@ -117,7 +120,8 @@ func hasPorts(t *testing.T, ns, ports string, in ...cluster) {
 	}
 }
 
-// connectToPort connects to a port of web's clusterset IP from the first node of each cluster, once it can, until the test ends.
+// connectToPort connects to a port of web's clusterset IP from the first node of each cluster, once
+// it can, until the test ends.
 func connectToPort(t *testing.T, ns, port string, in ...cluster) []*traffic {
 	t.Helper()
 	var out []*traffic

@@ -10,13 +10,14 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
-// portNames remembers since when changes of port names are pending. The changes themselves follow from the objects: after a
-// restart they wait once more.
+// portNames remembers since when changes of port names are pending. The changes themselves follow
+// from the objects: after a restart they wait once more.
 type portNames struct {
 	pending sync.Map // mcs.Key -> map[plan.NameChange]time.Time
 }
 
-// plan returns the ports to write now, and when they have to be planned again, 0 if only after a change.
+// plan returns the ports to write now, and when they have to be planned again, 0 if only after a
+// change.
 func (n *portNames) plan(in plan.PortInput, now time.Time) (plan.PortPlan, time.Duration) {
 	if in.Merged.Type != mcsv1beta1.ClusterSetIP {
 		n.pending.Delete(in.Key)

@@ -13,8 +13,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
-// A change that is pending is settled after plan.SettleTime. The time begins anew after a restart, when the change is another one, and when the import
-// is headless in between.
+// A change that is pending is settled after plan.SettleTime. The time begins anew after a restart,
+// when the change is another one, and when the import is headless in between.
 func TestPortNames(t *testing.T) {
 	const half = plan.SettleTime / 2
 	key := mcs.Key{Namespace: "demo", Name: "web"}
