@@ -267,7 +267,7 @@ func anyTargets(t *rapid.T) (out [2]map[int32]int32) {
 // Whatever names the ports get in whatever order, also while writes are refused and after restarts:
 // no connection finds no endpoint or a wrong port, nothing but names waits, and in the end all
 // objects have the merged names and nothing is left to do. No two ports lead to the same port of
-// the endpoints: their names in the slices cannot be told apart.
+// the endpoints: their names in the slices are not distinct.
 func TestPortsCostNoConnection(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &portSimulation{pending: map[NameChange]int{}}
