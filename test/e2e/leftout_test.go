@@ -44,13 +44,13 @@ func TestNothingIsLeftOutInSilence(t *testing.T) {
 		create(t, cls1, svc)
 		e := &mcsv1beta1.ServiceExport{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "kept", Finalizers: []string{"example.com/keep"}}}
 		create(t, cls1, e)
-		t.Cleanup(func() { change(t, cls1, e, func(e *mcsv1beta1.ServiceExport) { e.Finalizers = nil }) })
 		eventually(t, soon, func() error { return exported(t.Context(), cls1, ns, "kept") })
 		remove(t, cls1, e)
 		eventually(t, soon, func() error {
 			return condition(t.Context(), cls1, ns, "kept", "Ready", metav1.ConditionFalse, "Pending", "is being deleted")
 		})
 		eventually(t, soon, func() error { return noImport(t.Context(), cls2, ns, "kept") })
+		change(t, cls1, e, func(e *mcsv1beta1.ServiceExport) { e.Finalizers = nil })
 	})
 	t.Run("a derived Service", func(t *testing.T) {
 		derived := mcs.DerivedName(mcs.Key{Namespace: ns, Name: "web"})
