@@ -22,8 +22,8 @@ type shape struct {
 	apply func(*discoveryv1.EndpointSlice)
 	// left is the number of endpoints that are left out of the export of a ClusterIP Service, and leftHeadless of a headless one.
 	left, leftHeadless int
-	// reason is a part of the reason.
-	reason string
+	// reason is a part of the reason, and reasonHeadless that of a part of a headless export without which its endpoints are exported.
+	reason, reasonHeadless string
 }
 
 // controlled makes s a slice that Kubernetes created for Service web.
@@ -73,7 +73,7 @@ func shapes() []shape {
 		{name: "other port name", apply: func(s *discoveryv1.EndpointSlice) { s.Ports[0].Name = ptr.To("web") }, left: 2, reason: reasonNoPort},
 		{name: "other protocol", apply: func(s *discoveryv1.EndpointSlice) { s.Ports[0].Protocol = ptr.To(corev1.ProtocolUDP) }, left: 2, reason: reasonNoPort},
 		{name: "port without number", apply: func(s *discoveryv1.EndpointSlice) { s.Ports[0].Port = nil }, left: 2, reason: reasonNoPort},
-		{name: "port with an invalid number", apply: func(s *discoveryv1.EndpointSlice) { s.Ports[0].Port = ptr.To[int32](0) }, left: 2, leftHeadless: 2, reason: "none of their ports is usable"},
+		{name: "port with an invalid number", apply: func(s *discoveryv1.EndpointSlice) { s.Ports[0].Port = ptr.To[int32](0) }, left: 2, reason: "none of their ports is usable", reasonHeadless: "the number is not between"},
 		{name: "endpoint without addresses", apply: func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Addresses = nil }, left: 1, leftHeadless: 1, reason: reasonNoAddress},
 		{name: "endpoint with nonsense", apply: func(s *discoveryv1.EndpointSlice) { s.Endpoints[1].Addresses = []string{"010.0.0.1"} }, left: 1, leftHeadless: 1, reason: reasonNotIP},
 		{name: "link-local address", apply: func(s *discoveryv1.EndpointSlice) { s.Endpoints[1].Addresses = []string{"169.254.1.1"} }, left: 1, leftHeadless: 1, reason: "link-local"},
@@ -107,16 +107,22 @@ func TestNewExportLeavesNothingOutInSilence(t *testing.T) {
 	all := shapes()
 	for _, isHeadless := range []bool{false, true} {
 		for _, s := range all {
-			want := s.left
+			want, reason := s.left, s.reason
+			if want == 0 {
+				reason = ""
+			}
 			if isHeadless {
-				want = s.leftHeadless
+				want, reason = s.leftHeadless, s.reasonHeadless
+				if want > 0 {
+					reason = s.reason
+				}
 			}
 			e, left, err := NewExport(shapedSource(isHeadless, s), nil, start)
 			if err != nil || e.EndpointCount() != 2-want || left.Endpoints() != want {
 				t.Errorf("%s (headless %t): %d endpoints exported and %d left out, want %d: %v %v", s.name, isHeadless, e.EndpointCount(), left.Endpoints(), want, left, err)
 			}
-			if summary := left.Summary(); want > 0 != strings.Contains(summary, s.reason) && s.reason != "" || want == 0 && summary != "" {
-				t.Errorf("%s (headless %t): summary %q, want the reason %q", s.name, isHeadless, summary, s.reason)
+			if summary := left.Summary(); !strings.Contains(summary, reason) || (reason == "") != (summary == "") {
+				t.Errorf("%s (headless %t): summary %q, want the reason %q", s.name, isHeadless, summary, reason)
 			}
 		}
 	}

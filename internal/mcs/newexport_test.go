@@ -174,7 +174,7 @@ func TestNewExport(t *testing.T) {
 				return webSource(webSlice("a", pod("127.0.0.1", true), pod("nonsense", true), pod("10.10.0.1", true)))
 			},
 			want: func(e *Export) {
-				e.Backends = []Backends{{[]BackendPort{{"http", corev1.ProtocolTCP, 8080}}, []Endpoint{readyEndpoint("10.10.0.1")}}}
+				e.Backends = []Backends{{[]BackendPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 8080}}, []Endpoint{readyEndpoint("10.10.0.1")}}}
 			},
 			wantLines: []string{
 				`endpoint "nonsense" of EndpointSlice a left out: it is not an IP address`,

@@ -197,7 +197,7 @@ func hasSameNumbers(a, b []discoveryv1.EndpointPort) bool {
 func numbersOf(ports []discoveryv1.EndpointPort) map[portID]bool {
 	out := map[portID]bool{}
 	for _, p := range ports {
-		out[idOf(ptr.Deref(p.Protocol, ""), ptr.Deref(p.Port, 0))] = true
+		out[portIDOf(ptr.Deref(p.Protocol, ""), ptr.Deref(p.Port, 0))] = true
 	}
 	return out
 }
