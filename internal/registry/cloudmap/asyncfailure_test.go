@@ -3,7 +3,6 @@ package cloudmap
 import (
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr/funcr"
@@ -16,8 +15,7 @@ import (
 // TestUndone has AWS accept the writes of one page, and fail to carry them out: the users of that page get why, others get
 // nothing, and their changes and the heartbeats go on as ever.
 func TestUndone(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{})
 		hurt, other := webExport("cls1", 0, 1), webExport("cls1", 8, 1) // of different pages
 		fails := cloudmaplocal.FaultPlan{Rules: []cloudmaplocal.FaultRule{{

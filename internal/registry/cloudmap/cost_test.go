@@ -6,7 +6,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
@@ -112,8 +111,7 @@ func steady(t *testing.T, c *cloud, identity mcs.Identity) *Registry {
 
 // TestOneChange counts the writes for the change of one service, in virtual time, because a record may be written twice where the machine is slow.
 func TestOneChange(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{})
 		p := w.begin(cls1, nil, func(cfg *Config) { cfg.HeartbeatInterval, cfg.times.Audit = time.Hour, time.Hour })
 		for i := range 20 {
@@ -142,7 +140,6 @@ func TestOneChange(t *testing.T) {
 // must cost no more writes than a wait for others.
 func TestChangesTogether(t *testing.T) {
 	const rounds = 200
-	warmUp(t)
 	for name, tt := range map[string]struct {
 		// pause returns the time from change i to the next one, and service its service.
 		pause   func(i int, random *rand.Rand) time.Duration
@@ -159,7 +156,7 @@ func TestChangesTogether(t *testing.T) {
 		}, service: func(i int) int { return i % 20 }, pages: 1, records: 0.86},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
 				w := newSimulation(t, 0, cloudmaplocal.Options{})
 				p := w.begin(cls1, nil, func(cfg *Config) {
 					cfg.HeartbeatInterval, cfg.times.Audit, cfg.times.Intervals = time.Hour, time.Hour, defaultTimes().Intervals

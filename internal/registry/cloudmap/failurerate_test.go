@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
@@ -21,7 +20,6 @@ const maxFailuresPerMinute = 50
 // TestFailingRequestsAreBounded answers some requests, or all, of a cluster with 20 exports with an error for ten minutes, while it runs, starts
 // or leaves.
 func TestFailingRequestsAreBounded(t *testing.T) {
-	warmUp(t)
 	operations := []string{
 		"", // all
 		"DiscoverInstances", "RegisterInstance", "DeregisterInstance", "ListInstances", "ListNamespaces", "ListServices", "CreateHttpNamespace",
@@ -73,15 +71,14 @@ func TestFailingRequestsAreBounded(t *testing.T) {
 	codes := []string{"AccessDeniedException", "InternalFailure", "ServiceNotFound", "InvalidInput"}
 	for i, operation := range operations {
 		for j, phase := range slices.Sorted(maps.Keys(phases)) {
-			rule := cloudmaplocal.FaultRule{Kind: cloudmaplocal.FaultError}
-			tried := codes
+			tried, failing := codes, []string(nil)
 			if operation != "" { // one code each: all would take minutes
-				rule.Operations, tried = []string{operation}, codes[(i+j)%len(codes):][:1]
+				tried, failing = codes[(i+j)%len(codes):][:1], []string{operation}
 			}
 			for _, code := range tried {
-				rule.Code = code
+				rule := cloudmaplocal.FaultRule{Kind: cloudmaplocal.FaultError, Operations: failing, Code: code}
 				t.Run(fmt.Sprint(phase, "/", cmp.Or(operation, "everything"), "/", code), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
+					inBubble(t, func(t *testing.T) {
 						w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 						phases[phase](w, func() { w.plan(1, rule) })
 						time.Sleep(2 * time.Minute)
@@ -108,7 +105,6 @@ func TestFailingRequestsAreBounded(t *testing.T) {
 // TestReadOnly_ListsRarely: a registry that is only imported from has no permission to verify IDs, so it lists namespaces and services, of which AWS allows an
 // account two in four seconds. One answer that the service does not exist is no reason for that, and many are one less and less often.
 func TestReadOnly_ListsRarely(t *testing.T) {
-	warmUp(t)
 	for name, tt := range map[string]struct {
 		code           string
 		failures, most int64
@@ -121,7 +117,7 @@ func TestReadOnly_ListsRarely(t *testing.T) {
 		"access is denied":                 {"AccessDeniedException", 1e6, 6},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
 				w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 				var failures, lists atomic.Int64
 				w.intercept = func(req request) (code, body string, ok bool) {

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
@@ -61,7 +60,6 @@ var faultRules = func() map[string]cloudmaplocal.FaultRule {
 // TestEveryFault applies each fault to each operation, for all clusters and one minute, while one cluster changes an export, one
 // starts, one restarts and one leaves. Known exports stay known during the fault, and after it all changes are complete.
 func TestEveryFault(t *testing.T) {
-	warmUp(t)
 	operations := []string{
 		"DiscoverInstances", "RegisterInstance", "DeregisterInstance", "ListInstances", "ListNamespaces", "ListServices",
 		"CreateHttpNamespace", "CreateService", "GetNamespace", "GetService", "GetOperation", "ListTagsForResource", "DeleteService",
@@ -74,8 +72,7 @@ func TestEveryFault(t *testing.T) {
 				continue // only asynchronous operations can be lost or fail after their response
 			}
 			t.Run(operation+"/"+name, func(t *testing.T) {
-				t.Parallel()
-				synctest.Test(t, func(t *testing.T) { testFault(t, f) })
+				inBubble(t, func(t *testing.T) { testFault(t, f) })
 			})
 		}
 	}
@@ -147,8 +144,7 @@ func testFault(t *testing.T, f cloudmaplocal.FaultRule) {
 // TestFullNamespace fills the quota of instances per namespace: changes that need no further instance are written, an export that needs
 // one stays as it was, and its status names the quota to raise.
 func TestFullNamespace(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		const quota = 7 // two records, their copies and three instances of pages
 		w := newSimulation(t, 0, cloudmaplocal.Options{InstancesPerNamespace: quota})
 		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
@@ -182,8 +178,7 @@ func TestFullNamespace(t *testing.T) {
 // TestThousandInstances has services with as many instances as one read returns: a catalog is then read page by page. Service members cannot have more,
 // and is still read at once.
 func TestThousandInstances(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, InstancesPerNamespace: 3000})
 		fill := func(service string, n int) {
 			admin, _ := w.clientAt("admin", unlimitedRates())

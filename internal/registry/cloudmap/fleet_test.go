@@ -336,7 +336,6 @@ func TestFleet(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a while")
 	}
-	t.Parallel()
 	const clusters = 50
 	// A sixth of the time went into collecting garbage.
 	defer debug.SetGCPercent(debug.SetGCPercent(400))

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/miekg/dns"
@@ -70,16 +69,14 @@ func (w *simulation) answering(identity mcs.Identity, unready instances.Unready,
 // TestDNSPace: DNS has exactly the ready endpoints of clusters that are not drained at most maxDNSDelay after each change, with all treatments of the others, and with AWS's
 // quotas and 5 to 25 ms for a request. Without a pause, reads do not show the last write for certain, and with a pause they do.
 func TestDNSPace(t *testing.T) {
-	warmUp(t)
 	ready := func(n int) []bool { return slices.Repeat([]bool{true}, n) }
 	first := func(n int) []string {
 		return []string{"10.10.0.0", "10.10.0.1", "10.10.0.2", "10.10.0.3", "10.10.0.4"}[:n]
 	}
-	drain := mcs.Properties{mcs.PropertyDrain: "100%"}
 	for _, unready := range []instances.Unready{instances.UnreadyMark, instances.UnreadyDeregister, instances.UnreadyUnhealthy} {
 		for _, pause := range []time.Duration{0, 3 * time.Minute} {
 			t.Run(string(unready)+" "+pause.String(), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				inBubble(t, func(t *testing.T) {
 					w := newSimulation(t, 0, cloudmaplocal.Options{})
 					exp := asking(webExport("cls1", 0, 5), mcs.InstanceDNSAuto)
 					second := webOf("cls2", 45, true)
@@ -128,31 +125,34 @@ func TestDNSPace(t *testing.T) {
 	}
 }
 
+// drain drains a cluster, and ofDrained are the addresses of its endpoints.
+var (
+	drain     = mcs.Properties{mcs.PropertyDrain: "100%"}
+	ofDrained = []string{"10.10.0.0", "10.10.0.1"}
+)
+
 // TestDNSDrain: without health, the endpoints of a drained cluster leave DNS while other clusters have ready endpoints for all of its ports and instances there. The last ones
 // stay.
 func TestDNSDrain(t *testing.T) {
-	warmUp(t)
-	drain := mcs.Properties{mcs.PropertyDrain: "100%"}
-	own := []string{"10.10.0.0", "10.10.0.1"}
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{})
 		exp, second := webOf("cls1", 0, true, true), webOf("cls2", 45, true)
 		other := second.Backends[0].Endpoints[0].Address.String()
 		a := w.answering(cls1, instances.UnreadyMark, nil, exp)
-		w.untilAnswer(time.Minute, "cls1 exports", own...)
+		w.untilAnswer(time.Minute, "cls1 exports", ofDrained...)
 		time.Sleep(10 * time.Minute)
 		a.SetProperties(drain)
 		time.Sleep(5 * time.Minute)
-		w.untilAnswer(0, "no other cluster has endpoints", own...)
+		w.untilAnswer(0, "no other cluster has endpoints", ofDrained...)
 
 		b := w.answering(cls2, instances.UnreadyMark, nil, second)
 		w.untilAnswer(3*time.Minute, "cls2 exports", other)
 		publish(t, b.Registry, asking(withReady(second, false), mcs.InstanceDNSAuto))
-		w.untilAnswer(maxDNSDelay, "the endpoint of cls2 is unready", own...) // cls1 reads that first
+		w.untilAnswer(maxDNSDelay, "the endpoint of cls2 is unready", ofDrained...) // cls1 reads that first
 		publish(t, b.Registry, asking(second, mcs.InstanceDNSAuto))
 		w.untilAnswer(3*time.Minute, "it is ready", other)
 		b.SetProperties(drain)
-		w.untilAnswer(maxDNSDelay, "both are drained", append(slices.Clone(own), other)...)
+		w.untilAnswer(maxDNSDelay, "both are drained", append(slices.Clone(ofDrained), other)...)
 		b.SetProperties(nil)
 		w.untilAnswer(3*time.Minute, "cls2 is not drained", other)
 
@@ -167,18 +167,20 @@ func TestDNSDrain(t *testing.T) {
 			t.Errorf("warnings %q", strings.Join(warnings, "; "))
 		}
 		b.kill()
-		w.untilAnswer(5*time.Minute, "cls2 is stale", append(slices.Clone(own), other)...)
+		w.untilAnswer(5*time.Minute, "cls2 is stale", append(slices.Clone(ofDrained), other)...)
 	})
+}
 
-	// The other cluster serves its Kubernetes clients, but has no instances in this account.
-	synctest.Test(t, func(t *testing.T) {
+// TestDNSDrain_WithoutInstances: the other cluster serves its Kubernetes clients, but has no instances in this account.
+func TestDNSDrain_WithoutInstances(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{})
 		a := w.answering(cls1, instances.UnreadyMark, drain, webOf("cls1", 0, true, true))
 		b := w.begin(cls2, nil)
 		publish(t, b.Registry, webOf("cls2", 45, true))
-		w.untilAnswer(5*time.Minute, "both export", own...)
+		w.untilAnswer(5*time.Minute, "both export", ofDrained...)
 		w.until(5*time.Minute, "cls1 has read the export of cls2", func() bool { return len(look(t, a.Registry, webKey(0)).Exports) == 1 })
 		time.Sleep(10 * time.Minute)
-		w.untilAnswer(0, "cls2 has no instances", own...)
+		w.untilAnswer(0, "cls2 has no instances", ofDrained...)
 	})
 }

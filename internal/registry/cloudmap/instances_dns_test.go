@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -448,7 +447,6 @@ func TestEveryDNSStatementIsNeeded(t *testing.T) {
 // TestReadinessRequests compares the model, of which docs/cost.md has the figures, with the requests of the view. In virtual time, because a record may be written
 // twice where the machine is slow.
 func TestReadinessRequests(t *testing.T) {
-	warmUp(t)
 	for name, tc := range map[string]struct {
 		records mcs.InstanceDNS
 		unready instances.Unready
@@ -480,7 +478,7 @@ func TestReadinessRequests(t *testing.T) {
 			}
 			want["RegisterInstance"]++ // the page
 			want["RegisterInstance members"] = 1
-			synctest.Test(t, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
 				w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 				p := w.begin(cls1, nil, func(cfg *Config) {
 					cfg.InstanceView, cfg.Instances, cfg.times.instanceResync, cfg.times.Audit, cfg.HeartbeatInterval = true, settings, time.Hour, time.Hour, time.Hour

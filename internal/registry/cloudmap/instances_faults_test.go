@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -77,8 +76,7 @@ func instancesOf(t *testing.T, w *simulation, key mcs.Key) func() int {
 // TestViewListsAgainAfterShareWasGone: a controller starts without the instance view, and removes the instances of the previous process. When it lists the
 // services to find that, the share of the namespaces is gone for a while.
 func TestViewListsAgainAfterShareWasGone(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w, exp := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true}), webExport("cls1", 0, 1)
 		var isRestarted atomic.Bool
 		var shares shares
@@ -107,8 +105,7 @@ func TestViewListsAgainAfterShareWasGone(t *testing.T) {
 // TestViewRemovesInstancesAfterShareWasGone: an export ends while the share of the namespaces is gone, for so long that reads have shown several times that its service
 // does not exist.
 func TestViewRemovesInstancesAfterShareWasGone(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w, exp := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true}), webExport("cls1", 0, 1)
 		var shares shares
 		w.intercept = shares.answer
@@ -132,8 +129,7 @@ func TestViewRemovesInstancesAfterShareWasGone(t *testing.T) {
 // is back when the service is read once more: the list of namespaces, which was made seconds ago, lacks that of the service, but the read shows the instance. The service
 // must not be forgotten.
 func TestViewRemovesInstancesAfterShareWasGoneBriefly(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w, exp := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true}), webExport("cls1", 0, 1)
 		var shares shares
 		w.intercept = shares.answer
@@ -159,8 +155,7 @@ func TestViewRemovesInstancesAfterShareWasGoneBriefly(t *testing.T) {
 // TestViewRemovesInstancesOfClone: a clone of a cluster that cannot read for a while creates instances of an export that the cluster does not have, until it gives
 // way. The cluster finds the copy of the clone's record, lists the services again, and removes them.
 func TestViewRemovesInstancesOfClone(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		joined := time.Now()
 		withView := func(cfg *Config) { cfg.InstanceView, cfg.Joined = true, joined }
@@ -394,8 +389,7 @@ func listInstances(w *simulation, key mcs.Key) (admin *api.Client, s api.Service
 
 // TestViewRetriesRemoval denies the first removal of an instance: the next attempt removes it, and does not take the export that is gone for removed.
 func TestViewRetriesRemoval(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		cluster := w.begin(cls1, nil, func(cfg *Config) { cfg.InstanceView = true })
 		exp := webExport("cls1", 0, 3)
@@ -421,8 +415,7 @@ func TestViewRetriesRemoval(t *testing.T) {
 // TestViewRemovesInstanceOfServiceThatSeemedGone has an instance return after its removal, while an answer says that its service does not exist: a later read
 // shows the instance, and it is removed.
 func TestViewRemovesInstanceOfServiceThatSeemedGone(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		viewed := func(cfg *Config) { cfg.InstanceView = true }
 		cluster, other := w.begin(cls1, nil, viewed), w.begin(cls2, nil, viewed)
@@ -463,8 +456,7 @@ func TestViewRemovesInstanceOfServiceThatSeemedGone(t *testing.T) {
 
 // Several clusters stop exporting a service, and the last one deletes it: the others need no list to see that.
 func TestViewForgetsServiceThatOtherClusterDeleted(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{})
 		var lines atomic.Value
 		log := funcr.New(func(_, args string) {

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
@@ -86,8 +85,7 @@ var (
 // TestStaleInstances: the instances of a cluster that is stale become unhealthy where another cluster has healthy ones, and are as the cluster has signed where it has not. They
 // are healthy again soon after the cluster is back, by its own writes, after a restart as well as after an interruption.
 func TestStaleInstances(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newStaleWorld(t)
 		first, second := w.begin(cls1, nil, withHealth), w.begin(cls2, nil, withMarks)
 		alone := webExport("cls1", 7, 1)
@@ -152,8 +150,7 @@ func TestStaleInstances(t *testing.T) {
 
 // TestStaleInstances_LateWrite: a write that the marker decided on before it read that the cluster is back comes late. The cluster finds it.
 func TestStaleInstances_LateWrite(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newStaleWorld(t)
 		first, second := w.begin(cls1, nil, withHealth), w.begin(cls2, nil, withMarks)
 		publish(t, first.Registry, webOf("cls1", 0, true, true))
@@ -176,8 +173,7 @@ func TestStaleInstances_LateWrite(t *testing.T) {
 
 // TestStaleInstances_TwoMarkers: two markers write each instance once, and a cluster that is stale again and again costs one write for each instance and time.
 func TestStaleInstances_TwoMarkers(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newStaleWorld(t)
 		first, second, _ := w.begin(cls1, nil, withHealth), w.begin(cls2, nil, withMarks), w.begin(mcs.Identity{ClusterID: "cls3", ClusterSetID: "set1", UID: "uid-3"}, nil, withMarks)
 		publish(t, first.Registry, webOf("cls1", 0, true, true))
@@ -200,8 +196,7 @@ func TestStaleInstances_TwoMarkers(t *testing.T) {
 
 // TestStaleInstances_Outage: while the registry does not answer the marker, or no heartbeat advances, nothing is stale.
 func TestStaleInstances_Outage(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newStaleWorld(t)
 		first, second := w.begin(cls1, nil, withHealth), w.begin(cls2, nil, withMarks)
 		publish(t, first.Registry, webOf("cls1", 0, true, true))
@@ -256,8 +251,7 @@ func TestStaleInstances_Rights(t *testing.T) {
 
 // TestStaleInstances_Again: a cluster that is stale for the second time is unhealthy again although another cluster of the service has been stale all the time.
 func TestStaleInstances_Again(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newStaleWorld(t)
 		third := w.begin(mcs.Identity{ClusterID: "cls3", ClusterSetID: "set1", UID: "uid-3"}, nil, withHealth)
 		first, second := w.begin(cls1, nil, withHealth), w.begin(cls2, nil, withMarks)

@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
@@ -18,8 +17,7 @@ import (
 // TestLeave_LastClusterWaitsForReaders lets the last cluster of a clusterset leave while another clusterset's cluster only reads its registry: the
 // farewell stays until that one has read it, and no longer.
 func TestLeave_LastClusterWaitsForReaders(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
 		last, reader := w.begin(cls1, nil), w.begin(cls2, nil, func(cfg *Config) { cfg.ReadOnly = true })
 		exp := webExport("cls1", 0, 1)
@@ -43,13 +41,12 @@ func TestLeave_LastClusterWaitsForReaders(t *testing.T) {
 // TestLeave_SaysFarewellWithoutRecords has another user delete the record of a cluster, or everything, before a process that has not joined leaves: the other
 // cluster knows the exports, and they end by the farewell only.
 func TestLeave_SaysFarewellWithoutRecords(t *testing.T) {
-	warmUp(t)
 	for name, fault := range map[string]func(*otherWriter){
 		"record deleted":    func(v *otherWriter) { v.drop(format.MembersService, "cls1") },
 		"namespace deleted": func(v *otherWriter) { v.deleteAll(true) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
 				w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
 				joined := time.Now()
 				leaving, other := w.begin(cls1, nil), w.begin(cls2, nil)
@@ -75,8 +72,7 @@ func TestLeave_SaysFarewellWithoutRecords(t *testing.T) {
 // TestLeave_SaysFarewellAfterForgedRecord has another member take the ID of a cluster that has just joined, by a record that is deleted later. The other
 // cluster knows the exports by then, and they end by the farewell only.
 func TestLeave_SaysFarewellAfterForgedRecord(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		v := &otherWriter{simulation: w}
 		other := w.begin(cls2, nil)
@@ -102,8 +98,7 @@ func TestLeave_SaysFarewellAfterForgedRecord(t *testing.T) {
 
 // TestLeave_RemovesInstancesThatSeemGone answers the first removal of each instance as if its service was gone.
 func TestLeave_RemovesInstancesThatSeemGone(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
 		viewed := func(cfg *Config) { cfg.InstanceView = true }
 		leaving, other := w.begin(cls1, nil, viewed), w.begin(cls2, nil, viewed)
@@ -136,8 +131,7 @@ func TestLeave_RemovesInstancesThatSeemGone(t *testing.T) {
 // TestLeave_RemovesInstancesWithoutCatalog ends a process that leaves before it has removed its instances. Then another user deletes the cluster's catalog, so
 // that only the farewell is left of its records. The next process removes the instances.
 func TestLeave_RemovesInstancesWithoutCatalog(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
 		joined := time.Now()
 		viewed := func(cfg *Config) { cfg.InstanceView, cfg.Joined = true, joined }

@@ -3,7 +3,6 @@ package cloudmap
 import (
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
@@ -69,8 +68,7 @@ func startCrowd(t *testing.T) *crowd {
 
 // TestMoreMembers has more clusters than a Cloud Map service has room for.
 func TestMoreMembers(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		c := startCrowd(t)
 		second := format.MembersServiceName(2)
 		first := c.begin(cls1, nil)
@@ -133,8 +131,7 @@ func TestMoreMembers(t *testing.T) {
 
 // TestMoreMembers_Forged has another member write a record under the ID of a cluster into another service than the cluster's.
 func TestMoreMembers_Forged(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		c := startCrowd(t)
 		first := c.begin(cls1, nil)
 		of1, of2 := webExport("cls1", 0, 1), webExport("cls2", 8, 1)
@@ -169,8 +166,7 @@ func TestMoreMembers_Forged(t *testing.T) {
 
 // TestMemberServices_NamespaceQuota has a namespace that is full, while its service members is not: another service would have no room either.
 func TestMemberServices_NamespaceQuota(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, InstancesPerNamespace: 3}) // cls1: a record, its copy and a page
 		first := w.begin(cls1, nil)
 		of1 := webExport("cls1", 0, 1)

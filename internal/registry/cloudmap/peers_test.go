@@ -16,7 +16,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
@@ -25,7 +24,6 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
@@ -176,13 +174,7 @@ type account struct {
 // virtually runs a test in virtual time, with the intervals that users have: what it measures is waiting, not computing.
 func virtually(t *testing.T, options cloudmaplocal.Options, test func(t *testing.T, a *account)) {
 	t.Helper()
-	// The compressor makes its channels when it is first used, and those of one bubble are of no use in the next.
-	if data, err := record.Encode([]mcs.Export{webExport("cls1", 1, 1)}); err != nil {
-		t.Fatal(err)
-	} else if _, err := record.Decode(data, "cls1"); err != nil {
-		t.Fatal(err)
-	}
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		options.Now = time.Now
 		server, err := cloudmaplocal.New(options)
 		if err != nil {

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
@@ -50,11 +49,9 @@ func TestRandomFaults(t *testing.T) {
 	// run of the unit tests; other seeds are for make soak.
 	steps, worlds := registrytest.Setting(t, "FAULTS_STEPS", 1_000), registrytest.Setting(t, "FAULTS_RUNS", 4)
 	seed := registrytest.Setting(t, "FAULTS_SEED", 1)
-	warmUp(t)
 	for i := range worlds {
 		t.Run(fmt.Sprint("seed ", seed+i), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) { newTrial(t, seed+i).run(int(steps / worlds)) })
+			inBubble(t, func(t *testing.T) { newTrial(t, seed+i).run(int(steps / worlds)) })
 		})
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
@@ -14,8 +13,7 @@ import (
 // TestRemovedRecordIsWrittenBeforeNextHeartbeat deletes the own record right after a heartbeat: the cluster does not believe a read without
 // it, and writes it again at once.
 func TestRemovedRecordIsWrittenBeforeNextHeartbeat(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		exporter := w.begin(cls1, nil)
 		exp := webExport("cls1", 0, 1)
@@ -42,8 +40,7 @@ func TestRemovedRecordIsWrittenBeforeNextHeartbeat(t *testing.T) {
 // TestPartsAreRemovedAfterAnnouncement shrinks a page: readers of the former generation may still read its parts until the record announces
 // the new one.
 func TestPartsAreRemovedAfterAnnouncement(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		exporter := w.begin(cls1, nil)
 		large := bulky(0, 0)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -44,8 +43,7 @@ func TestSaveIDs_RestartsKeepHeartbeatsAtTheClock(t *testing.T) {
 // TestSaveIDs_BeforeFirstRecord: a process whose clock is 40 minutes ahead is killed when Cloud Map has its first record, which another user deletes. The records
 // of the next process, whose clock is right, must be later nevertheless: the other clusters have read that one.
 func TestSaveIDs_BeforeFirstRecord(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		v := &otherWriter{simulation: w}
 		earlier, importer := w.begin(cls1, nil), w.begin(cls2, nil)

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
@@ -133,8 +132,7 @@ func TestResourceIDsAreVerified(t *testing.T) {
 
 // TestResourceIDStoreFails: a cluster whose store fails joins nevertheless, by lists, and stores the IDs when the store works again.
 func TestResourceIDStoreFails(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{})
 		store := w.ids.of("cls1")
 		store.setError(errors.New("the API server is down"))

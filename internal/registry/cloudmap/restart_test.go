@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
@@ -95,10 +94,9 @@ func TestRestart_AfterRecordsWereDeleted(t *testing.T) {
 			wants:       &second, sees: []string{"1", "2"},
 		},
 	}
-	warmUp(t)
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
 				w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
 				v := &otherWriter{simulation: w}
 				exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
@@ -161,8 +159,7 @@ func TestRestart_AfterRecordsWereDeleted(t *testing.T) {
 // TestReturnWithClockBehind: a cluster leaves, another writer removes its farewell, and the next process has a clock that is two hours behind. Its records
 // must be later than the farewell nevertheless: the other clusters have read it and take earlier records for replays.
 func TestReturnWithClockBehind(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		v := &otherWriter{simulation: w}
 		clock := func(ahead time.Duration) func(*Config) {
@@ -191,8 +188,7 @@ func TestReturnWithClockBehind(t *testing.T) {
 // must be later than those of the previous process nevertheless: one that another user writes again counts as a replay.
 func TestReplayedPageOfPreviousProcess(t *testing.T) {
 	first, second := webExport("cls1", 0, 1), webExport("cls1", 0, 2)
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		v := &otherWriter{simulation: w}
 		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
@@ -228,8 +224,7 @@ func TestRestartWithUnreadablePage(t *testing.T) {
 	for n := 0; ended.Key == kept.Key || format.PageOf(ended.Key) != format.PageOf(kept.Key); n++ {
 		ended.Key.Name = fmt.Sprint("ended-", n)
 	}
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		v := &otherWriter{simulation: w}
 		joined := time.Now()
@@ -256,8 +251,7 @@ func TestRestartWithUnreadablePage(t *testing.T) {
 // TestFarewellWhileClockIsBehind: a process goes on ahead of its clock, as the clock was set back, and another user deletes its record. The farewell of the
 // next process, whose clock is between the saved and the used heartbeat, must be later than the records that the other clusters have read.
 func TestFarewellWhileClockIsBehind(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		v := &otherWriter{simulation: w}
 		joined := time.Now()
@@ -357,8 +351,7 @@ func (v *otherWriter) seen(l *process, key mcs.Key) string {
 
 // TestReader_RecordMissingBriefly removes a record and a catalog for less time than reads may be late.
 func TestReader_RecordMissingBriefly(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		v := &otherWriter{simulation: w}
 		exp := webExport("cls1", 0, 1)
@@ -400,8 +393,7 @@ func TestReader_RecordMissingBriefly(t *testing.T) {
 // TestLeavingComesLast checks that the last record of a cluster that leaves is later than its pages, also after the clock was set back. Otherwise
 // the next process adopts pages that could not be removed.
 func TestLeavingComesLast(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		var offset atomic.Int64
 		offset.Store(int64(time.Hour))
@@ -450,14 +442,13 @@ func TestRestartWithoutRecords(t *testing.T) {
 			v.put(format.CatalogName("cls1"), v.pages[slices.IndexFunc(v.pages, func(i api.Instance) bool { return i.ID != format.CopyID })].ID, nil)
 		},
 	}
-	warmUp(t)
 	for name, fault := range tests {
 		for _, restarts := range []bool{false, true} {
 			if restarts {
 				name += ", and the importer restarts"
 			}
 			t.Run(name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				inBubble(t, func(t *testing.T) {
 					w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
 					v := &otherWriter{simulation: w}
 					joined := time.Now()
@@ -519,14 +510,13 @@ func TestRestart_BackupWhileClaiming(t *testing.T) {
 		"all but the copy":    func(instance string) bool { return instance != format.CopyID },
 		"the record, no page": func(instance string) bool { return instance == "cls1" },
 	}
-	warmUp(t)
 	for name, isRestored := range restored {
 		for _, wiped := range []bool{false, true} {
 			if wiped {
 				name += ", after all was deleted"
 			}
 			t.Run(name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				inBubble(t, func(t *testing.T) {
 					w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
 					v := &otherWriter{simulation: w}
 					exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
@@ -591,8 +581,7 @@ func TestRestart_BackupWhileClaiming(t *testing.T) {
 // TestRestart_BackupBeforePagesAreRead: a controller starts after its page was deleted, and loses Cloud Map for longer than the adoption grace period once it has its
 // ID. Meanwhile another user writes an earlier page again. The process must not announce that one when it reads it.
 func TestRestart_BackupBeforePagesAreRead(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
 		v := &otherWriter{simulation: w}
 		joined := time.Now()
@@ -634,8 +623,7 @@ func TestRestart_BackupBeforePagesAreRead(t *testing.T) {
 // TestRestart_CloneWithoutPages: another user deletes the pages of a cluster, whose next process can write its record but not the pages. A clone that starts then, with
 // no exports, must not announce that there are none: the pages that are announced as not written are those of a cluster that is running.
 func TestRestart_CloneWithoutPages(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
 		v := &otherWriter{simulation: w}
 		joined := time.Now()
@@ -667,8 +655,7 @@ func TestRestart_CloneWithoutPages(t *testing.T) {
 // TestRestart_CloneAfterBackup: another user writes an earlier page of a cluster again, which lacks an export, and before the cluster has found that, a clone starts that
 // does not have the export either. The clone must not announce the page that it finds: the record of the cluster had announced another one.
 func TestRestart_CloneAfterBackup(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
 		v := &otherWriter{simulation: w}
 		joined := time.Now()
@@ -702,8 +689,7 @@ func TestRestart_CloneAfterBackup(t *testing.T) {
 
 // TestRestartWithForgedRecord has a controller start when another member has replaced its record and a page. The page does not become its own.
 func TestRestartWithForgedRecord(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
 		v := &otherWriter{simulation: w}
 		joined := time.Now()

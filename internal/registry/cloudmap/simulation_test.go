@@ -16,6 +16,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/credentials"
@@ -53,17 +54,25 @@ type simulation struct {
 	intercept func(request) (code, body string, ok bool)
 }
 
-// warmUp makes zstd create its channels outside of a synctest bubble: channels of one bubble must not be used in the next one.
-func warmUp(t *testing.T) {
+// inBubble runs a test in a testing/synctest bubble, beside those in other bubbles: none shares anything with another one, and none
+// depends on the speed of the machine. Only one bubble can be in a test.
+func inBubble(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
+	t.Parallel()
+	if err := warmUp(); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, test)
+}
+
+// warmUp makes zstd create its channels outside of a bubble: channels of one bubble must not be used in the next one.
+var warmUp = sync.OnceValue(func() error {
 	data, err := record.Encode([]mcs.Export{registry.Published(webExport("cls1", 0, 1))})
 	if err == nil {
 		_, err = record.Decode(data, "cls1")
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+	return err
+})
 
 // request is a request of a cluster.
 type request struct {

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
@@ -150,17 +149,16 @@ func TestSurvival(t *testing.T) {
 		}), patience: 20 * time.Second, onlyWithoutIAM: true},
 		"forged record, same pages": {fault: forge(func(r *format.Member) { r.UID = cls2.UID }), patience: 20 * time.Second, onlyWithoutIAM: true},
 	}
-	warmUp(t)
 	for name, tt := range tests {
 		for suffix, options := range map[string]func(*testing.T) cloudmaplocal.Options{"": openOptions, ", under the shipped IAM policies": guardedOptions} {
 			if tt.onlyWithoutIAM && suffix != "" {
 				continue
 			}
 			t.Run(name+suffix, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { tt.run(t, options(t), false) })
+				inBubble(t, func(t *testing.T) { tt.run(t, options(t), false) })
 			})
 			t.Run(name+suffix+", and the importer restarts", func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { tt.run(t, options(t), true) })
+				inBubble(t, func(t *testing.T) { tt.run(t, options(t), true) })
 			})
 		}
 	}
@@ -216,8 +214,7 @@ func (s survival) run(t *testing.T, options cloudmaplocal.Options, restarts bool
 // TestSurvival_ReportsDeletedPages: an export is not exported while an audit has shown that another user has deleted its page. Before the audit the report says
 // when the last one was.
 func TestSurvival_ReportsDeletedPages(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, openOptions(t))
 		v := &otherWriter{simulation: w}
 		key := webKey(1)
@@ -268,8 +265,7 @@ func TestSurvival_ReportsDeletedPages(t *testing.T) {
 // TestSurvival_PagesReturnForNewProcess: pages that another writer removed matter to a process that starts. Their cluster writes them again when it
 // sees that process, long before its next audit.
 func TestSurvival_PagesReturnForNewProcess(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		v := &otherWriter{simulation: w}
 		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
@@ -289,8 +285,7 @@ func TestSurvival_PagesReturnForNewProcess(t *testing.T) {
 // TestSurvival_RecordKeptOverwritten: another member overwrites the record of cls1 again and again. The copy in the catalog keeps cls1 alive, and changes
 // arrive by it.
 func TestSurvival_RecordKeptOverwritten(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		v := &otherWriter{simulation: w}
 		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
@@ -332,8 +327,7 @@ func TestSurvival_RecordKeptOverwritten(t *testing.T) {
 
 // TestSurvival_ForgedRecordIsReported: a forged record that its victim replaces before another cluster reads it is reported by the victim.
 func TestSurvival_ForgedRecordIsReported(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		v := &otherWriter{simulation: w}
 		victim := w.begin(cls1, nil)
@@ -378,10 +372,9 @@ func TestSurvival_ForgedRecordIsReported(t *testing.T) {
 // TestSurvival_ForgedRecordOfNewCluster: a member keeps a forged record under the ID of a cluster that is not there yet. The catalog does not show its key,
 // so the cluster joins, and is imported. A cluster that is there by its catalog keeps its ID.
 func TestSurvival_ForgedRecordOfNewCluster(t *testing.T) {
-	warmUp(t)
 	for name, isThere := range map[string]bool{"forged": false, "a cluster that is there": true} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
 				w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
 				v := &otherWriter{simulation: w}
 				importer := w.begin(cls2, nil)
@@ -429,8 +422,7 @@ func TestSurvival_ForgedRecordOfNewCluster(t *testing.T) {
 
 // TestSurvival_DeadCluster: the record of a dead cluster is deleted. A cluster that restarts knows the exports of which there are pages.
 func TestSurvival_DeadCluster(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		v := &otherWriter{simulation: w}
 		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
@@ -487,8 +479,7 @@ func unreadable(key string) cloudmaplocal.FaultRule {
 // TestSurvival_CloneThatEnds: a clone of a cluster whose clock is behind writes one record and ends before the cluster can read it. The cluster finds the copy of that
 // record when it can read again, and its records count before it is stale.
 func TestSurvival_CloneThatEnds(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		first, second := webExport("cls1", 0, 1), webExport("cls1", 0, 2)
 		exporter, importer, began := startBehind(w, first)
@@ -520,8 +511,7 @@ func TestSurvival_CloneThatEnds(t *testing.T) {
 // TestSurvival_CloneOfBlindCluster: a cluster whose clock is behind cannot read, and goes on writing records that are earlier than those of a clone, which wants one
 // export less. While the clone reads such records it withdraws nothing, and when the cluster can read again the clone gives way.
 func TestSurvival_CloneOfBlindCluster(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		first, second := webExport("cls1", 0, 1), webExport("cls1", 0, 2)
 		exporter, importer, began := startBehind(w, first)
@@ -549,8 +539,7 @@ func TestSurvival_CloneOfBlindCluster(t *testing.T) {
 // TestSurvival_Clone: a second process with the same key and identity, as after the restore of a control plane. The one that started later stops, and
 // the exports of the first one stay.
 func TestSurvival_Clone(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
 		original, importer := w.begin(cls1, nil), w.begin(cls2, nil)
 		exp := webExport("cls1", 0, 1)
@@ -580,8 +569,7 @@ func TestSurvival_Clone(t *testing.T) {
 
 // TestSurvival_ReturningOwner: a cluster took the ID of a dead one, which returns, and gives way.
 func TestSurvival_ReturningOwner(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
 		owner, importer := w.begin(cls1, nil), w.begin(cls2, nil)
 		joined := time.Now()
@@ -618,8 +606,7 @@ func TestSurvival_ReturningOwner(t *testing.T) {
 // TestSurvival_ForgedFarewellOfClusterThatCannotWrite: another member forges a farewell of a cluster that cannot read and write, in both places, and a cluster that
 // starts finds the ID free. The other clusters use no export of it, also when the cluster can write again, and keep those of the cluster.
 func TestSurvival_ForgedFarewellOfClusterThatCannotWrite(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
 		v := &otherWriter{simulation: w}
 		owner, importer := w.begin(cls1, nil), w.begin(cls2, nil)
@@ -658,7 +645,6 @@ func TestSurvival_ForgedFarewellOfClusterThatCannotWrite(t *testing.T) {
 // deletes its record. The second cluster knows who had the ID: it takes the ID when that one is stale, and gives it back when that one can write again.
 func TestSurvival_ForgedFarewellBesideSecondCluster(t *testing.T) {
 	farewell := func(r *format.Member) { r.Pages, r.Farewell = format.Digests{}, true }
-	warmUp(t)
 	for name, replace := range map[string]func(v *otherWriter){
 		"farewell": func(v *otherWriter) { v.forge(farewell) },
 		"record, then farewell": func(v *otherWriter) {
@@ -680,7 +666,7 @@ func TestSurvival_ForgedFarewellBesideSecondCluster(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
 				w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
 				v := &otherWriter{simulation: w}
 				owner, importer := w.begin(cls1, nil), w.begin(cls2, nil)
@@ -717,8 +703,7 @@ func TestSurvival_ForgedFarewellBesideSecondCluster(t *testing.T) {
 
 // TestSurvival_WritesDenied: a cluster whose record is deleted and may not be written goes on to import.
 func TestSurvival_WritesDenied(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		v := &otherWriter{simulation: w}
 		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
@@ -745,8 +730,7 @@ func TestSurvival_WritesDenied(t *testing.T) {
 
 // TestNotFoundOnce: one answer that something does not exist makes no cluster list namespaces.
 func TestNotFoundOnce(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		a, b := w.begin(cls1, nil), w.begin(cls2, nil)
 		exp := webExport("cls1", 0, 1)
@@ -772,8 +756,7 @@ func TestNotFoundOnce(t *testing.T) {
 // TestReturnToPreviousID: a cluster that was renamed twice returns to an ID that it had before, while the registry is empty. Its keyring has the other ID as
 // that of a live cluster, so it does not take the exports under that ID for ended.
 func TestReturnToPreviousID(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, openOptions(t))
 		w.begin(cls2, nil)
 		renamed := cls1
@@ -808,10 +791,9 @@ func TestReturnToPreviousID(t *testing.T) {
 // TestSurvival_CloneThatReadsNoRecord: the first reads of a clone lack the record of the cluster that it is a clone of, so it finds pages that no record announces.
 // It withdraws none of their exports before it has read the record.
 func TestSurvival_CloneThatReadsNoRecord(t *testing.T) {
-	warmUp(t)
 	for name, hasJoined := range map[string]bool{"restored": true, "restored from a backup of before it joined": false} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
 				var joined time.Time
 				if hasJoined {
 					joined = time.Now()

@@ -2,7 +2,6 @@ package cloudmap
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
@@ -15,8 +14,7 @@ import (
 // the withdrawal, and carries out that of the page without an answer. Another cluster reads the page, and then a record of before the answer, which also announces a
 // later change of another page: what it has read does not go away again.
 func TestReader_PageWrittenWithoutAnswer(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
 		first, second, third := webExport("cls1", 0, 1), webExport("cls1", 0, 2), webExport("cls1", 0, 3)

@@ -3,7 +3,6 @@ package cloudmap
 import (
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
@@ -48,7 +47,6 @@ func (h *heartbeats) wantRegular(t *testing.T, cluster string) {
 // TestSlowPageDelaysOnlyItself has a page whose writes do not work, each for another reason. The changes of another page arrive as ever, no page
 // that was written is written again, and no heartbeat is late.
 func TestSlowPageDelaysOnlyItself(t *testing.T) {
-	warmUp(t)
 	part := format.PartID(format.PageOf(webKey(0)), 0)
 	for name, rule := range map[string]cloudmaplocal.FaultRule{
 		"the operation is pending for two minutes, and fails": {Kind: cloudmaplocal.FaultFail, Delay: cloudmaplocal.Duration(2 * time.Minute)},
@@ -58,7 +56,7 @@ func TestSlowPageDelaysOnlyItself(t *testing.T) {
 		"denied":                                              {Kind: cloudmaplocal.FaultError, Code: "AccessDeniedException"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
 				w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 				beats := observeHeartbeats(w)
 				exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
@@ -96,8 +94,7 @@ func TestSlowPageDelaysOnlyItself(t *testing.T) {
 
 // TestTrimmingDelaysNoHeartbeat removes exports of several parts while AWS answers no removal.
 func TestTrimmingDelaysNoHeartbeat(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		beats := observeHeartbeats(w)
 		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
@@ -133,8 +130,7 @@ func TestTrimmingDelaysNoHeartbeat(t *testing.T) {
 // TestNotFoundVerifiesKnownIDs answers one read with ServiceNotFound: the clusters verify the IDs that they know and make no list. While even
 // that is throttled, heartbeats go to the known service.
 func TestNotFoundVerifiesKnownIDs(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		beats := observeHeartbeats(w)
 		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
@@ -169,8 +165,7 @@ func TestNotFoundVerifiesKnownIDs(t *testing.T) {
 // TestDeniedWriteVerifiesKnownIDs deletes the clusterset's namespace in an account whose IAM policy denies access to resources without the
 // tags, deleted ones among them.
 func TestDeniedWriteVerifiesKnownIDs(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		exporter := w.begin(cls1, nil)
 		exp := webExport("cls1", 0, 1)
@@ -211,8 +206,7 @@ func TestDeniedWriteVerifiesKnownIDs(t *testing.T) {
 
 // TestRefusedPageHasItsOwnTime is a page that AWS goes on to refuse: the others are not held up by it, and it is not tried all the time.
 func TestRefusedPageHasItsOwnTime(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, InstancesPerNamespace: 4})
 		w.plan(1, cloudmaplocal.FaultRule{
 			Operations: []string{"RegisterInstance"}, Instance: format.PartID(format.PageOf(webKey(0)), 0), Kind: cloudmaplocal.FaultError, Code: "ResourceLimitExceeded",
