@@ -15,6 +15,9 @@ export GOTOOLCHAIN := local
 export GOFLAGS += -buildvcs=false -trimpath -gcflags=all=-dwarf=false
 export CGO_ENABLED := 0
 
+# NIGHTLY=1 runs the slow tests too, those that skip themselves with -short.
+SHORT := $(if $(NIGHTLY),,-short)
+
 .PHONY: help
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -101,7 +104,7 @@ test: unit browser faults e2e ## Run every test: unit, registries, a real API se
 .PHONY: unit
 unit: build bin/helm bin/promtool ## Run the tests that need no cluster (a real API server included)
 	bin/testbed build
-	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 REQUIRE_HELM=1 REQUIRE_PROMTOOL=1 go test -timeout 40m ./api/... ./cloudmaplocal/... ./cmd/... ./deploy/... ./hack/... ./internal/... ./test/attack ./test/bench ./test/clusterset ./test/demo ./test/docs ./test/fleet ./test/matrix ./test/tutorial
+	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 REQUIRE_HELM=1 REQUIRE_PROMTOOL=1 go test $(SHORT) -parallel 16 -timeout 40m ./api/... ./cloudmaplocal/... ./cmd/... ./deploy/... ./hack/... ./internal/... ./test/attack ./test/bench ./test/clusterset ./test/demo ./test/docs ./test/fleet ./test/matrix ./test/tutorial
 	cd testbed && go test -timeout 15m ./...
 
 # On their own and one after the other: each uses both cores for minutes, and tests in real time beside it would wait for it.
@@ -124,12 +127,12 @@ ON_ETCD := ^Test(Tutorial|Upgrade|ReadinessFlip|ManyEndpoints|DeletedNamespace|K
 DOWN := || { code=$$?; $(if $(KEEP),,$(CURDIR)/bin/testbed down;) exit $$code; }
 
 .PHONY: e2e
-e2e: build bin/helm $(if $(E2E_ALL),bin/etcdutl dist/etcd.tar dist/coredns-old.tar dist/controller-old.tar) ## Run the scenarios on real clusters (root; RUN=regexp picks some, KEEP=1 leaves them up, REGISTRY=etcd uses etcd)
+e2e: build bin/helm $(if $(NIGHTLY),bin/etcdutl dist/etcd.tar dist/coredns-old.tar dist/controller-old.tar) ## Run the scenarios on real clusters (root; RUN=regexp picks some, KEEP=1 leaves them up, REGISTRY=etcd uses etcd)
 	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
 	$(if $(RUN),,cd testbed && TESTBED_E2E=1 go test -count=1 -p 1 -timeout 10m . ./netpolicy $(DOWN))
 	$(if $(RUN),,E2E=1 go test -count=1 -p 1 -timeout 5m ./test/clusterset ./test/docs $(DOWN))
-	E2E=1 go test -count=1 -timeout $(if $(E2E_ALL),90m,40m) -parallel 6 -v ./test/e2e $(if $(RUN),-run '$(RUN)') $(DOWN)
-	$(if $(RUN)$(REGISTRY),,E2E=1 REGISTRY=etcd go test -count=1 -timeout $(if $(E2E_ALL),90m,20m) -parallel 6 -v ./test/e2e -run '$(ON_ETCD)' $(DOWN))
+	E2E=1 go test $(SHORT) -count=1 -timeout $(if $(NIGHTLY),90m,40m) -parallel 6 -v ./test/e2e $(if $(RUN),-run '$(RUN)') $(DOWN)
+	$(if $(RUN)$(REGISTRY),,E2E=1 REGISTRY=etcd go test $(SHORT) -count=1 -timeout $(if $(NIGHTLY),90m,20m) -parallel 6 -v ./test/e2e -run '$(ON_ETCD)' $(DOWN))
 
 # Not part of make test: Traefik takes minutes to build.
 .PHONY: gateway

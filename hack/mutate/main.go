@@ -260,9 +260,9 @@ func (s settings) build(ctx context.Context, dir, scratch string, flags ...strin
 	return binary, output, err
 }
 
-// runTests runs the tests in their package's folder, as the go command does.
+// runTests runs the tests in their package's folder, as make unit does.
 func (s settings) runTests(ctx context.Context, dir, binary string) (output []byte, err error) {
-	return command(ctx, cmp.Or(s.testsIn, dir), binary, "-test.failfast", "-test.short", "-test.run="+s.tests, "-test.timeout=0")
+	return command(ctx, cmp.Or(s.testsIn, dir), binary, "-test.failfast", "-test.short", "-test.parallel=16", "-test.run="+s.tests, "-test.timeout=0")
 }
 
 // writeOverlay writes the mutated file and the file for the -overlay flag of the go command, and returns the name of the latter.

@@ -45,8 +45,8 @@ func memberName(member string) string {
 // cls2, which has the leader, is killed. Writes go on, the name of the lost member is withdrawn when cls2 is stale, and the member catches up when cls2
 // has started again, with another address. A client writes and counts all the time: no write that was acknowledged is lost. At last the member returns without its data.
 func TestStatefulServices(t *testing.T) {
-	if !runsAll() {
-		t.Skip("it takes two minutes: E2E_ALL=1 runs it")
+	if testing.Short() {
+		t.Skip("it takes two minutes: NIGHTLY=1 runs it")
 	}
 	cls1, cls2 := installed(t)
 	for _, c := range []cluster{cls1, cls2} {

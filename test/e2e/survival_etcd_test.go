@@ -103,7 +103,7 @@ func (s *survival) testEtcd(t *testing.T) {
 		}
 	})
 	s.testForgedKeys(t, c)
-	if runsAll() {
+	if !testing.Short() {
 		s.testRename(t, c.requestsIn, func(t *testing.T) {
 			run(t, "role grant-permission "+clusterset.ClusterSetID+".cls1 readwrite --prefix=true "+prefixOf(clusterset.Renamed))
 		})

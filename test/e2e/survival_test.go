@@ -34,7 +34,7 @@ const (
 	recovery = 3 * time.Minute
 )
 
-// inCI are the scenarios that run unless E2E_ALL is set: the faults that ended imports once, and are over within seconds.
+// inCI are the scenarios that run with -short: the faults that ended imports once, and are over within seconds.
 var inCI = []string{
 	"both ClusterProperties are deleted and created again",
 	"the member record is deregistered",
@@ -46,7 +46,7 @@ var inCI = []string{
 }
 
 // TestImportsSurvive does to a clusterset of 50 exports what users, tools, and other members can do to it. Nothing but the word of the
-// exporting cluster ends an import. docs/reliability.md has the table that it prints. All scenarios take 45 minutes (E2E_ALL=1); those
+// exporting cluster ends an import. docs/reliability.md has the table that it prints. All scenarios take 45 minutes (NIGHTLY=1); those
 // in inCI take two.
 func TestImportsSurvive(t *testing.T) {
 	s := newSurvival(t)
@@ -56,7 +56,7 @@ func TestImportsSurvive(t *testing.T) {
 	} else {
 		s.testEtcd(t)
 	}
-	if runsAll() {
+	if !testing.Short() {
 		s.testOutage(t)
 		s.testObjects(t)
 		s.testLargeService(t)
@@ -70,9 +70,6 @@ func TestImportsSurvive(t *testing.T) {
 	// A controller reports for an hour that another member wrote a record under its ID, and the status of the next tests is not to show it.
 	s.restartControllers(t)
 }
-
-// runsAll reports whether all scenarios run.
-func runsAll() bool { return os.Getenv("E2E_ALL") != "" }
 
 // survival is the clusterset of TestImportsSurvive.
 type survival struct {
@@ -143,7 +140,7 @@ func (s *survival) export(t *testing.T, names []string) {
 // test runs a scenario: it connects and records imports while fault runs, until everything works again. fault returns when the cause of
 // the fault is over.
 func (s *survival) test(t *testing.T, name string, allowed allowance, fault func(t *testing.T)) {
-	if !runsAll() && !slices.Contains(inCI, name) {
+	if testing.Short() && !slices.Contains(inCI, name) {
 		return
 	}
 	t.Run(name, func(t *testing.T) {

@@ -28,8 +28,8 @@ func succeeds(t *testing.T, line string) {
 
 // TestDNSBesideOldest does the same with the CoreDNS of EKS 1.30 to 1.32.
 func TestDNSBesideOldest(t *testing.T) {
-	if !runsAll() {
-		t.Skip("CI does not build a second CoreDNS: E2E_ALL=1 does")
+	if testing.Short() {
+		t.Skip("CI does not build a second CoreDNS: NIGHTLY=1 does")
 	}
 	cls1, cls2 := installed(t)
 	command(t, cls2, "testbed load-image dist/coredns-old.tar --cluster CLS")
@@ -60,8 +60,8 @@ func TestDNSBesideOldest(t *testing.T) {
 // TestDNSBesideCustom does the same where CoreDNS imports server blocks from ConfigMap coredns-custom, as on AKS: the Corefile does not change, and another
 // server block in that ConfigMap stays.
 func TestDNSBesideCustom(t *testing.T) {
-	if !runsAll() {
-		t.Skip("it restarts CoreDNS several times, and CI runs TestDNSBeside: E2E_ALL=1 runs both")
+	if testing.Short() {
+		t.Skip("it restarts CoreDNS several times, and CI runs TestDNSBeside: NIGHTLY=1 runs both")
 	}
 	cls1, cls2 := installed(t)
 	says(t, 0, "dns disable --context cls2")
