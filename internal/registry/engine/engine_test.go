@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -206,18 +207,20 @@ func TestRunLeavesAfterItsLoops(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				running, left := 2, false
+				var running atomic.Int32
+				running.Store(2)
+				left := false
 				loop := func(d time.Duration) func(context.Context) {
 					return func(ctx context.Context) {
 						<-ctx.Done()
 						time.Sleep(d)
-						running--
+						running.Add(-1)
 					}
 				}
 				leave := func(ctx context.Context) error {
 					left = true
-					if running != 0 {
-						t.Errorf("leaves while %d loops run", running)
+					if n := running.Load(); n != 0 {
+						t.Errorf("leaves while %d loops run", n)
 					}
 					<-ctx.Done()
 					return context.Cause(ctx)

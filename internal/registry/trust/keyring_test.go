@@ -35,6 +35,11 @@ func (m *memoryStore) LoadPins(context.Context) (map[string]Pin, error) {
 func (m *memoryStore) SavePins(_ context.Context, pins map[string]Pin) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	return m.save(pins)
+}
+
+// save is SavePins for those who hold mu.
+func (m *memoryStore) save(pins map[string]Pin) error {
 	m.saves++
 	if m.err != nil {
 		return m.err
@@ -56,17 +61,20 @@ type processStore struct {
 	version int
 }
 
-func (p *processStore) LoadPins(ctx context.Context) (map[string]Pin, error) {
-	pins, err := p.memoryStore.LoadPins(ctx)
+func (p *processStore) LoadPins(context.Context) (map[string]Pin, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.version = p.saves
-	return pins, err
+	return maps.Clone(p.pins), p.err
 }
 
-func (p *processStore) SavePins(ctx context.Context, pins map[string]Pin) error {
+func (p *processStore) SavePins(_ context.Context, pins map[string]Pin) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.version != p.saves {
 		return ErrChanged
 	}
-	err := p.memoryStore.SavePins(ctx, pins)
+	err := p.save(pins)
 	p.version = p.saves
 	return err
 }
