@@ -131,6 +131,9 @@ func sharedCloud(t *testing.T, options cloudmaplocal.Options, clusterSetIDs ...s
 
 // TestConformanceInASharedNamespace: for a cluster whose account is not the namespace's, all is the same.
 func TestConformanceInASharedNamespace(t *testing.T) {
+	if testing.Short() {
+		t.Skip("CI runs TestConformance and TestConformanceUnderIAM: NIGHTLY=1 runs this one too")
+	}
 	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
 		c := sharedCloud(t, twoAccounts(), "set1", "set2")
 		return backendOf(c, fast, func(t *testing.T, cfg Config) *Registry {

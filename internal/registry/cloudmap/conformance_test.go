@@ -23,6 +23,9 @@ func TestConformance(t *testing.T) {
 }
 
 func TestConformanceWithInstanceView(t *testing.T) {
+	if testing.Short() {
+		t.Skip("CI runs TestConformance and TestConformanceUnderIAM: NIGHTLY=1 runs this one too")
+	}
 	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
 		return backend(startCloud(t, cloudmaplocal.Options{Unthrottled: true, InstancesPerNamespace: 30_000}), func(identity mcs.Identity) Config {
 			cfg := fast(identity)
@@ -34,6 +37,9 @@ func TestConformanceWithInstanceView(t *testing.T) {
 
 // TestConformanceWhenReadsAreLate is Cloud Map as it is: what was written shows half a second later.
 func TestConformanceWhenReadsAreLate(t *testing.T) {
+	if testing.Short() {
+		t.Skip("CI runs TestConformance and TestConformanceUnderIAM: NIGHTLY=1 runs this one too")
+	}
 	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
 		b := backend(startCloud(t, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond}), func(identity mcs.Identity) Config {
 			cfg := fast(identity)
@@ -47,6 +53,9 @@ func TestConformanceWhenReadsAreLate(t *testing.T) {
 
 // TestConformanceThrottled has AWS's limits, shared by all clusters of the test.
 func TestConformanceThrottled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("CI runs TestConformance and TestConformanceUnderIAM: NIGHTLY=1 runs this one too")
+	}
 	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
 		b := backend(startCloud(t, cloudmaplocal.Options{}), fast)
 		b.Timeout = time.Minute

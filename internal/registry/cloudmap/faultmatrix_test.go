@@ -3,6 +3,7 @@ package cloudmap
 import (
 	"encoding/base64"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -64,9 +65,13 @@ func TestEveryFault(t *testing.T) {
 		"DiscoverInstances", "RegisterInstance", "DeregisterInstance", "ListInstances", "ListNamespaces", "ListServices",
 		"CreateHttpNamespace", "CreateService", "GetNamespace", "GetService", "GetOperation", "ListTagsForResource", "DeleteService",
 	}
-	for _, operation := range operations {
-		for name, f := range faultRules {
+	for i, operation := range operations {
+		for j, name := range slices.Sorted(maps.Keys(faultRules)) {
+			f := faultRules[name]
 			f.Operations = []string{operation}
+			if isRefusal := f.Kind == cloudmaplocal.FaultError && !f.Applied; isRefusal && testing.Short() && (i+j)%3 != 0 {
+				continue // CI tries each error with a third of the operations, and each operation with a third of the errors
+			}
 			isAsync := operation == "RegisterInstance" || operation == "DeregisterInstance"
 			if !isAsync && (f.Kind == cloudmaplocal.FaultLost || f.Kind == cloudmaplocal.FaultFail) {
 				continue // only asynchronous operations can be lost or fail after their response

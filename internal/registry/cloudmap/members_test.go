@@ -68,6 +68,9 @@ func startCrowd(t *testing.T) *crowd {
 
 // TestMoreMembers has more clusters than a Cloud Map service has room for.
 func TestMoreMembers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a while")
+	}
 	inBubble(t, func(t *testing.T) {
 		c := startCrowd(t)
 		second := format.MembersServiceName(2)
@@ -131,6 +134,9 @@ func TestMoreMembers(t *testing.T) {
 
 // TestMoreMembers_Forged has another member write a record under the ID of a cluster into another service than the cluster's.
 func TestMoreMembers_Forged(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a while")
+	}
 	inBubble(t, func(t *testing.T) {
 		c := startCrowd(t)
 		first := c.begin(cls1, nil)

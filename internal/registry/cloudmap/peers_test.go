@@ -142,6 +142,9 @@ func (c *conn) Close() error {
 // TestConformanceWithPeerNotifications polls so seldom that only peer notifications bring changes in time.
 // Reads are late, as they are.
 func TestConformanceWithPeerNotifications(t *testing.T) {
+	if testing.Short() {
+		t.Skip("CI runs TestConformance and TestConformanceUnderIAM: NIGHTLY=1 runs this one too")
+	}
 	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
 		udp := newNetwork()
 		b := backend(startCloud(t, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond}), func(identity mcs.Identity) Config {

@@ -45,8 +45,11 @@ import (
 // may take a few runs to show again. FAULTS_STEPS steps are shared by FAULTS_RUNS worlds; `make soak` runs many steps. FAULTS_OPERATIONS picks
 // operations by name, and FAULTS_TRACE names a folder for the trace of a failure and the numbers of operations.
 func TestRandomFaults(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make faults runs it")
+	}
 	// Several worlds, each with a seed of its own: faults that add up over a long time are found in one, and bad beginnings in many. The seeds are the same in each
-	// run of the unit tests; other seeds are for make soak.
+	// run of make faults; other seeds are for make soak.
 	steps, worlds := registrytest.Setting(t, "FAULTS_STEPS", 1_000), registrytest.Setting(t, "FAULTS_RUNS", 4)
 	seed := registrytest.Setting(t, "FAULTS_SEED", 1)
 	for i := range worlds {
