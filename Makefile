@@ -13,6 +13,8 @@ TOOL      := go tool -modfile=$(CURDIR)/hack/tools/go.mod
 export GOTOOLCHAIN := local
 # Without debugging information, which -s -w, go run and go test drop when they link: compiling takes about a tenth less processor time.
 export GOFLAGS += -buildvcs=false -trimpath -gcflags=all=-dwarf=false
+# make lint runs vet. With empty caches, go test would run it on each package of the dependencies too.
+GOFLAGS += -vet=off
 export CGO_ENABLED := 0
 
 # NIGHTLY=1 runs the slow tests too, those that skip themselves with -short.
@@ -107,8 +109,8 @@ unit: build bin/helm bin/promtool ## Run the tests that need no cluster (a real 
 	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 REQUIRE_HELM=1 REQUIRE_PROMTOOL=1 go test $(SHORT) -parallel 16 -timeout 40m ./api/... ./cloudmaplocal/... ./cmd/... ./deploy/... ./hack/... ./internal/... ./test/attack ./test/bench ./test/clusterset ./test/demo ./test/docs ./test/fleet ./test/matrix ./test/tutorial
 	cd testbed && go test -timeout 15m ./...
 
-# On their own and one after the other: each uses both cores for minutes, and tests in real time beside it would wait for it. The seeds are the same each time, so
-# that these steps find what returns; make soak finds what is new, at night.
+# On their own and one after the other: each uses both cores for minutes, and tests in real time beside it would wait for it.
+# The seeds are the same each time, so these steps find what returns; make soak finds what is new, at night.
 .PHONY: faults
 faults: build ## Run 5,000 steps of the random fault test on each registry
 	bin/testbed build
@@ -120,7 +122,7 @@ browser: ## Run the tests of the page of kubectl mcs ui in Chromium, which it in
 	command -v chromium >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends chromium; }
 	REQUIRE_CHROMIUM=1 go test -count=1 ./internal/cli/ui -run '^TestBrowser' $(if $(PICTURES),-pictures)
 
-# The scenarios that a registry can make a difference to; make e2e REGISTRY=etcd runs the others on etcd as well, and nightly.yml some of them.
+# The scenarios that a registry can make a difference to. make e2e REGISTRY=etcd runs all on etcd, and nightly.yml some more.
 ON_ETCD := ^Test(Tutorial|Upgrade|TwoClustersWithOneID|RegistryDown|Stale|EtcdUsers|ImportsSurvive)
 
 # The packages of the testbed run one after the other (-p 1): the first one compares the machine's network namespaces.

@@ -171,7 +171,8 @@ func TestDNSDrain(t *testing.T) {
 	})
 }
 
-// TestDNSDrain_WithoutInstances: the other cluster serves its Kubernetes clients, but has no instances in this account.
+// TestDNSDrain_WithoutInstances: the other cluster serves its Kubernetes clients, but has no
+// instances in this account.
 func TestDNSDrain_WithoutInstances(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{})

@@ -54,8 +54,8 @@ type simulation struct {
 	intercept func(request) (code, body string, ok bool)
 }
 
-// inBubble runs a test in a testing/synctest bubble, beside those in other bubbles: none shares anything with another one, and none
-// depends on the speed of the machine. Only one bubble can be in a test.
+// inBubble runs a test in a testing/synctest bubble, beside those in other bubbles: they share
+// nothing, and none depends on the speed of the machine. Only one bubble can be in a test.
 func inBubble(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
 	t.Parallel()
@@ -65,7 +65,8 @@ func inBubble(t *testing.T, test func(t *testing.T)) {
 	synctest.Test(t, test)
 }
 
-// warmUp makes zstd create its channels outside of a bubble: channels of one bubble must not be used in the next one.
+// warmUp makes zstd create its channels outside of a bubble: channels of one bubble must not be
+// used in the next one.
 var warmUp = sync.OnceValue(func() error {
 	data, err := record.Encode([]mcs.Export{registry.Published(webExport("cls1", 0, 1))})
 	if err == nil {
