@@ -116,6 +116,14 @@ faults: build ## Run 5,000 steps of the random fault test on each registry
 	bin/testbed build
 	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 FAULTS_STEPS=5000 FAULTS_RUNS=8 go test -count=1 -p 1 -timeout 30m ./internal/registry/etcd ./internal/registry/cloudmap -run '^TestRandomFaults$$'
 
+# Not part of make test: tests take several times as long.
+RACE ?= ./cmd/controller ./cloudmaplocal/... ./internal/...
+.PHONY: race
+race: build ## Run the unit tests with the race detector, which needs gcc (RACE=./internal/registry/engine picks packages)
+	@command -v gcc >/dev/null || { echo "the race detector needs a C compiler: apt-get install gcc libc6-dev" >&2; exit 1; }
+	bin/testbed build
+	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 CGO_ENABLED=1 go test -race $(SHORT) -parallel 16 -timeout 2h $(RACE)
+
 # Debian's Chromium. Not part of the list of the testbed, whose packages every machine with clusters needs.
 .PHONY: browser
 browser: ## Run the tests of the page of kubectl mcs ui in Chromium, which it installs (PICTURES=1 writes those of the docs)
