@@ -96,11 +96,13 @@ func (w *moveWorld) life(identity mcs.Identity, names ...string) *life {
 	l := &life{t: w.t, reg: union.New(cfg, sources[0], sources[1:]...)}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	lost := false
+	var mu sync.Mutex // each registry notifies by itself
+	seen, lost := false, false
 	var once sync.Once
 	go func() {
-		seen := false
 		done <- l.reg.Run(ctx, func(mcs.Key) {
+			mu.Lock()
+			defer mu.Unlock()
 			n := l.version(0)
 			lost = lost || seen && n == 0
 			seen = seen || n > 0
