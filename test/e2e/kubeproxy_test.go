@@ -56,8 +56,8 @@ func proxyMetrics(t *testing.T, node nodeNetwork) map[string]float64 {
 // measures the work of kube-proxy: it watches no slice of theirs, so it sees none of the changes. 3
 // minutes; it runs alone.
 func TestKubeProxyIgnoresHeadlessImports(t *testing.T) {
-	if !runsAll() {
-		t.Skip("E2E_ALL=1 runs it: 10,000 endpoints are a load for the other scenarios")
+	if testing.Short() {
+		t.Skip("NIGHTLY=1 runs it: 10,000 endpoints are a load for the other scenarios")
 	}
 	const services, perService, perSlice, rounds = 10, 1000, 100, 5
 	cls1, cls2 := installed(t)

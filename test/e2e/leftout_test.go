@@ -61,8 +61,12 @@ func TestNothingIsLeftOutInSilence(t *testing.T) {
 	})
 	t.Run("local traffic", func(t *testing.T) {
 		kubectl(t, cls1, "-n", ns, "patch", "service", "web", "-p", `{"spec":{"internalTrafficPolicy":"Local"}}`)
-		eventually(t, soon, func() error { return importSays(t.Context(), cls2, ns, "web", "no endpoint of this cluster is ready, so they reach none") })
-		eventually(t, soon, func() error { return importSays(t.Context(), cls1, ns, "web", "clients reach only the endpoints on their own node") })
+		eventually(t, soon, func() error {
+			return importSays(t.Context(), cls2, ns, "web", "no endpoint of this cluster is ready, so they reach none")
+		})
+		eventually(t, soon, func() error {
+			return importSays(t.Context(), cls1, ns, "web", "clients reach only the endpoints on their own node")
+		})
 		says(t, 3, diagnose("web"), "Failed in cls2 at traffic policy", "PreferSameNode")
 	})
 }
@@ -78,7 +82,9 @@ func leavesOutSlices(t *testing.T, c cluster, ns, diagnose string) {
 	create(t, c, &mcsv1beta1.ServiceExport{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "byhand"},
 		Spec: mcsv1beta1.ServiceExportSpec{ExportedAnnotations: map[string]string{"note": strings.Repeat("x", 5000)}}})
 	for _, text := range []string{"endpoints of EndpointSlice other-port: none of its ports", "endpoints of EndpointSlice fqdns: its endpoints are host names", `annotation "note": there are more than`} {
-		eventually(t, soon, func() error { return condition(t.Context(), c, ns, "byhand", "Ready", metav1.ConditionTrue, "Exported", text) })
+		eventually(t, soon, func() error {
+			return condition(t.Context(), c, ns, "byhand", "Ready", metav1.ConditionTrue, "Exported", text)
+		})
 	}
 	says(t, 3, diagnose, "exported 0 of 3 endpoints", "1 of EndpointSlice fqdns", "2 of EndpointSlice other-port")
 }

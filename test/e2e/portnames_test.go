@@ -53,7 +53,7 @@ func servicePorts(text string) []corev1.ServicePort {
 
 // TestPortNamesCostNoConnection changes the names of ports while clients connect to the clusterset
 // IP in both clusters, 100 times a second to each port. No connection fails. CI runs three changes
-// in 35 s, E2E_ALL=1 50 in 15 minutes. E2E_TESTBED="--dual-stack --nodes 2 --proxy-mode
+// in 35 s, NIGHTLY=1 50 in 15 minutes. E2E_TESTBED="--dual-stack --nodes 2 --proxy-mode
 // nftables,iptables" runs both modes of kube-proxy.
 func TestPortNamesCostNoConnection(t *testing.T) {
 	t.Parallel()
@@ -76,7 +76,7 @@ func TestPortNamesCostNoConnection(t *testing.T) {
 	first := connectToPort(t, ns, "80", all...)
 	var second []*traffic
 	count := 3
-	if runsAll() {
+	if !testing.Short() {
 		count = 50
 	}
 	for i := range count {

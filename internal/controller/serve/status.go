@@ -44,8 +44,8 @@ type statusSource struct {
 	imports      *imports.Controller
 	// failures returns the imports of which objects cannot be written.
 	failures func() []imports.Failure
-	requests     *registry.Metrics
-	reader       client.Reader
+	requests *registry.Metrics
+	reader   client.Reader
 	// healthPort is the port of the controllers' probes, "" if they are off.
 	healthPort string
 	// elected is closed when this replica becomes the leader.
