@@ -12,12 +12,13 @@ import (
 type Reach int
 
 const (
-	// ReachNone: no cluster has a usable endpoint.
+	// ReachNone means that no cluster has a usable endpoint.
 	ReachNone Reach = iota
-	// ReachAny: some cluster has one.
+	// ReachAny means that some cluster has one.
 	ReachAny
-	// ReachOwnNode: internalTrafficPolicy is Local, and the cluster has endpoints of its own. ReachNoNode: it has none, so its clients reach nothing.
+	// ReachOwnNode means that internalTrafficPolicy is Local, and the cluster has endpoints of its own.
 	ReachOwnNode
+	// ReachNoNode means that it has none, so that its clients reach nothing.
 	ReachNoNode
 )
 
