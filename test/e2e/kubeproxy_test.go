@@ -1,10 +1,8 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -27,9 +25,7 @@ func proxyMetrics(t *testing.T, node nodeNetwork) map[string]float64 {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			return node.dial(ctx, network, address)
-		},
+		DialContext:       node.dial,
 	}}
 	out := map[string]float64{}
 	eventually(t, soon, func() error {
