@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
@@ -166,6 +167,23 @@ func TestImports_RefusedWriteAffectsOnlyItself(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestExports_RefusedStatusAffectsOnlyItself: a policy that refuses the conditions of a ServiceExport keeps nothing from being exported, changed and withdrawn.
+func TestExports_RefusedStatusAffectsOnlyItself(t *testing.T) {
+	s := setUp(t, "unwritable")
+	end := s.a.installPolicyIn(t, s.key.Namespace, "request.resource.resource == 'configmaps' || request.resource.resource == 'serviceexports' && has(request.subResource)")
+	slice := s.a.export(t, s.key, 1, 1)
+	s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}})
+	s.a.event(t, s.key, "StatusRefused")
+	change(t, s.a, slice, func(e *discoveryv1.EndpointSlice) { e.Endpoints = controllertest.Endpoints(1, 2) })
+	s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1", "10.1.0.2"}})
+	s.a.delete(t, controllertest.ServiceExport(s.key))
+	s.b.notImported(t, s.key)
+	s.a.create(t, controllertest.ServiceExport(s.key))
+	s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1", "10.1.0.2"}})
+	end(t)
+	s.a.condition(t, s.key, "Ready=True Exported", "")
 }
 
 // refusedCase is a refusal in a namespace of its own.

@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
@@ -171,9 +172,22 @@ func (r *Controller) updateStatus(ctx context.Context, exp *mcsv1beta1.ServiceEx
 		if apierrors.IsNotFound(err) {
 			return nil // it has just been deleted
 		}
-		return fmt.Errorf("updating the status of ServiceExport %s/%s: %w", exp.Namespace, exp.Name, err)
+		err = fmt.Errorf("updating the status of ServiceExport %s/%s: %w", exp.Namespace, exp.Name, err)
+		r.reportUnwritten(exp, err)
+		return err
 	}
+	r.unwritten.Delete(kube.KeyOf(client.ObjectKeyFromObject(exp)))
 	return r.recordConditions(ctx, exp, facts.valid, before.Status.Conditions, changes)
+}
+
+// reportUnwritten records an event if the API server refuses the conditions of exp, which then do not show the state of the export.
+func (r *Controller) reportUnwritten(exp *mcsv1beta1.ServiceExport, err error) {
+	if !kube.IsRefused(err) {
+		return
+	}
+	if before, _ := r.unwritten.Swap(kube.KeyOf(client.ObjectKeyFromObject(exp)), err.Error()); before != err.Error() {
+		r.events.Publish(kube.StatusRefused(exp, "the conditions are not up to date, the export itself is not affected: "+err.Error()))
+	}
 }
 
 // recordConditions records an event for each changed condition that the user must act upon and that had another reason

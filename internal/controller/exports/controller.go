@@ -3,6 +3,7 @@ package exports
 import (
 	"cmp"
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -50,6 +51,8 @@ type Controller struct {
 	published sync.Map // mcs.Key -> publishedExport
 	// warnings holds the registry's last warnings by key, to report changes only.
 	warnings sync.Map // mcs.Key -> string
+	// unwritten holds the reasons for which conditions cannot be written, to report changes only.
+	unwritten sync.Map // mcs.Key -> string
 	// unshown holds since when the registry has not shown an export as it is.
 	unshown sync.Map // mcs.Key -> time.Time
 }
@@ -98,18 +101,24 @@ func New(cfg Config) *Controller {
 	return r
 }
 
-// Reconcile implements reconcile.Reconciler.
+// Reconcile implements reconcile.Reconciler. The writes to the API server, which a policy may refuse, do not keep it from publishing or withdrawing.
 func (r *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	key := kube.KeyOf(req.NamespacedName)
-	began, state := r.now(), r.membership.State()
+	key, state := kube.KeyOf(req.NamespacedName), r.membership.State()
 	if state.IsPending() {
 		return reconcile.Result{}, nil
 	}
-	if r.releaseExport != nil {
-		if err := r.releaseExport(ctx, key); err != nil {
-			return kube.RequeueOnConflict(err)
-		}
+	result, err := r.reconcileExport(ctx, key, state)
+	if r.releaseExport == nil {
+		return result, err
 	}
+	released, releaseErr := kube.RequeueOnConflict(r.releaseExport(ctx, key))
+	result.RequeueAfter = max(result.RequeueAfter, released.RequeueAfter)
+	return result, errors.Join(err, releaseErr)
+}
+
+// reconcileExport publishes or withdraws the export of key, and writes its status.
+func (r *Controller) reconcileExport(ctx context.Context, key mcs.Key, state *membership.State) (reconcile.Result, error) {
+	began := r.now()
 	src, err := kube.ReadLocalSource(ctx, r.client, r.scope, state.Identity(), key)
 	if err != nil {
 		return reconcile.Result{}, err

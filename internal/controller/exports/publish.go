@@ -157,6 +157,7 @@ func (r *Controller) withdraw(ctx context.Context, reg registry.Registry, key mc
 	r.published.Delete(key)
 	r.budget.Release(key)
 	r.warnings.Delete(key)
+	r.unwritten.Delete(key)
 	r.unshown.Delete(key)
 	if absent {
 		return nil

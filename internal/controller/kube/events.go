@@ -14,6 +14,8 @@ import (
 const (
 	// reasonPartlyExported: some endpoints cannot be exported.
 	reasonPartlyExported = "PartlyExported"
+	// reasonStatusRefused: the conditions of an export cannot be written.
+	reasonStatusRefused = "StatusRefused"
 	// reasonInstancesOmitted: endpoints are exported, but not all of them as Cloud Map instances.
 	reasonInstancesOmitted = "InstancesOmitted"
 	// reasonOverBudget: clusters with this cluster's budgets do not import the export as it is, or this cluster does not import a service.
@@ -52,6 +54,11 @@ const noteMax = 1024
 type Event struct {
 	object                client.Object
 	kind, reason, message string
+}
+
+// StatusRefused warns about conditions that the API server refuses to write.
+func StatusRefused(exp client.Object, message string) Event {
+	return Event{exp, corev1.EventTypeWarning, reasonStatusRefused, message}
 }
 
 // PartlyExported warns about an export that lacks parts of its Service.
