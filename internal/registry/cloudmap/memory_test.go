@@ -103,7 +103,7 @@ func TestMemoryOfManyServices(t *testing.T) {
 // TestMemoryOfRefusedExport builds an export of a million ports of endpoints, of which no two have the same: it is refused, with the reason.
 func TestMemoryOfRefusedExport(t *testing.T) {
 	src := wideSource(500, 2000, 1, false)
-	var left []string
+	var left mcs.LeftOuts
 	var err error
 	peak := registrytest.HeapPeak(func() {
 		var exp mcs.Export
@@ -118,7 +118,7 @@ func TestMemoryOfRefusedExport(t *testing.T) {
 	if peak > maxHeap {
 		t.Errorf("the heap grew by %d MiB, want at most %d", peak>>20, maxHeap>>20)
 	}
-	if err == nil && !strings.Contains(strings.Join(left, "\n"), "more than 100 groups of endpoints with different ports") {
+	if err == nil && !strings.Contains(fmt.Sprint(left), "more than 100 groups of endpoints with different ports") {
 		t.Errorf("nothing is refused: left out %q", left)
 	}
 }
