@@ -43,10 +43,7 @@ func (r *Controller) reportNotOwned(ctx context.Context, f importFacts) error {
 	if !f.isOwn() {
 		return nil
 	}
-	if err := r.updateNotReady(ctx, f.key, message); err != nil {
-		return err
-	}
-	return nil
+	return r.updateNotReady(ctx, f.key, message)
 }
 
 // reportRefused records an event if imp did not have the reasons of c, the condition Refused, before.
@@ -185,7 +182,7 @@ func (r *Controller) reportFailure(ctx context.Context, f importFacts, out *outc
 func (r *Controller) updateNotReady(ctx context.Context, key mcs.Key, message string) error {
 	var imp mcsv1beta1.ServiceImport
 	found, err := kube.Find(ctx, r.client, kube.NameOf(key), &imp)
-	if err != nil || !found || !plan.IsManaged(&imp) {
+	if err != nil || !found || !plan.IsOwnImport(&imp, nil) {
 		return err
 	}
 	ready := mcs.ImportNotReady(message)
