@@ -189,10 +189,15 @@ func TestPortsKeepNameOfUnknownCluster(t *testing.T) {
 	s := &portSimulation{portWorld: portWorld{exports: []mcs.Export{portsExport(t, "cls1", "http 80>8080"), portsExport(t, "cls2", "http 80>8080")}}}
 	s.reconcile(t, false, nil)
 	s.exports = []mcs.Export{portsExport(t, "cls1", "web 80>8080")}
-	stays := s.slices[1].DeepCopy()
+	var unknown []string
+	for _, slice := range s.slices {
+		if SourceCluster(slice) == "cls2" {
+			unknown = append(unknown, slice.Name)
+		}
+	}
 	for range 5 * settleTicks {
 		s.now++
-		s.reconcile(t, false, []string{stays.Name})
+		s.reconcile(t, false, unknown)
 	}
 	if got, want := s.String(), "http 80 | http=8080, web=8080"; got != want {
 		t.Errorf("got %s, want %s", got, want)
