@@ -142,8 +142,9 @@ func TestStaleInstances(t *testing.T) {
 		w.plan(1)
 		w.untilHealth(90*time.Second, "healthy again after an interruption", bothHealthy...)
 		w.stays(30*time.Minute, "they stay so", bothHealthy...)
-		if n := w.healthWrites(); n != 10+2+2+2 {
-			t.Errorf("%d writes of health, want 16", n)
+		// After an interruption the cluster may check twice before reads show its first write.
+		if n := w.healthWrites(); n != 10+2+2+2 && n != 10+2+2+2+2 {
+			t.Errorf("%d writes of health, want 16, or 18 with a second check", n)
 		}
 	})
 }
