@@ -99,3 +99,40 @@ func TestAutoExport(t *testing.T) {
 		t.Errorf("the user's ServiceExport was replaced: UID %s, before %s", got, manualUID)
 	}
 }
+
+// A policy that refuses one automatic ServiceExport, or its deletion, is reported on the object, and
+// other Services are exported and withdrawn. It costs 3 s.
+func TestAutoExport_RefusedWriteAffectsOnlyItself(t *testing.T) {
+	hub := memory.NewHub()
+	a, _ := twoClusters(t)
+	key := newKey("auto-refused")
+	a.namespace(t, key.Namespace)
+	options := testOptions(flags("cls1"))
+	options.Scope.AutoExport = "export=auto"
+	a.runWith(t, hubRegistry(hub), options)
+	named := func(name string) mcs.Key { return mcs.Key{Namespace: key.Namespace, Name: name} }
+	setExport := func(name, value string) {
+		change(t, a, controllertest.Service(named(name)), func(svc *corev1.Service) { svc.Labels = map[string]string{"export": value} })
+	}
+	for _, name := range []string{"stays", "ends", "refused", "new"} {
+		a.create(t, controllertest.Service(named(name)))
+	}
+	setExport("stays", "auto")
+	setExport("ends", "auto")
+	a.exportUID(t, named("stays"), true)
+	a.exportUID(t, named("ends"), true)
+
+	end := a.installPolicyIn(t, key.Namespace, "request.resource.resource == 'configmaps' || request.resource.resource == 'serviceexports' && "+
+		"(request.operation == 'CREATE' && object.metadata.name == 'refused' || request.operation == 'DELETE' && oldObject.metadata.name == 'stays')")
+	setExport("refused", "auto")
+	setExport("stays", "no")
+	setExport("ends", "no")
+	setExport("new", "auto")
+	a.exportUID(t, named("ends"), false)
+	a.exportUID(t, named("new"), true)
+	a.event(t, named("refused"), "AutoExportRefused")
+	a.event(t, named("stays"), "AutoExportRefused")
+	end(t)
+	a.exportUID(t, named("refused"), true)
+	a.exportUID(t, named("stays"), false)
+}

@@ -20,6 +20,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
 )
 
 // States of objects: absent is that of one that does not exist, unchanged that of one that is as it was when it could be changed last.
@@ -184,6 +185,29 @@ func TestExports_RefusedStatusAffectsOnlyItself(t *testing.T) {
 	s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1", "10.1.0.2"}})
 	end(t)
 	s.a.condition(t, s.key, "Ready=True Exported", "")
+}
+
+// TestConfigMaps_RefusedAffectNothingElse: a policy that refuses the ConfigMap of the controller keeps
+// the cluster neither from joining nor from exporting, importing and withdrawing. It costs 3 s.
+func TestConfigMaps_RefusedAffectNothingElse(t *testing.T) {
+	hub := memory.NewHub()
+	a, b := twoClusters(t)
+	key := newKey("no-configmap")
+	a.namespace(t, key.Namespace)
+	b.namespace(t, key.Namespace)
+	b.run(t, hub, flags("cls2"))
+	options := a.identitiesOptions(t, flags("cls1"))
+	end := a.installPolicyIn(t, installNamespace, "request.resource.resource == 'configmaps'")
+	a.runWith(t, hubRegistry(hub), options)
+	slice := a.export(t, key, 1, 1)
+	b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}})
+	a.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}})
+	change(t, a, slice, func(e *discoveryv1.EndpointSlice) { e.Endpoints = controllertest.Endpoints(1, 2) })
+	b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1", "10.1.0.2"}})
+	a.delete(t, controllertest.ServiceExport(key))
+	b.notImported(t, key)
+	end(t)
+	a.awaitIdentities(t, "set.cls1")
 }
 
 // refusedCase is a refusal in a namespace of its own.

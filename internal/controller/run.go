@@ -184,7 +184,7 @@ func addControllers(ctx context.Context, mgr manager.Manager, d discovery.Discov
 	if err := importer.Register(mgr); err != nil {
 		return fmt.Errorf("setting up imports: %w", err)
 	}
-	if err := exports.NewAutoExporter(mgr.GetClient(), scope, setup.Options.Kubernetes.Concurrency).Register(mgr); err != nil {
+	if err := exports.NewAutoExporter(mgr.GetClient(), scope, events, setup.Options.Kubernetes.Concurrency).Register(mgr); err != nil {
 		return fmt.Errorf("setting up automatic exports: %w", err)
 	}
 	if err := serve.AddStatus(mgr, setup.Options, setup.RegistryMetrics, m, exporter, importer, g, prober); err != nil {

@@ -26,12 +26,13 @@ import (
 type AutoExporter struct {
 	client      client.Client
 	scope       *kube.Scope
+	events      kube.EventRecorder
 	concurrency int
 }
 
 // NewAutoExporter returns the controller of automatic exports, which reconciles concurrency Services in parallel.
-func NewAutoExporter(c client.Client, scope *kube.Scope, concurrency int) *AutoExporter {
-	return &AutoExporter{client: c, scope: scope, concurrency: concurrency}
+func NewAutoExporter(c client.Client, scope *kube.Scope, events kube.EventRecorder, concurrency int) *AutoExporter {
+	return &AutoExporter{client: c, scope: scope, events: events, concurrency: concurrency}
 }
 
 // Reconcile implements reconcile.Reconciler.
@@ -56,9 +57,13 @@ func (r *AutoExporter) Reconcile(ctx context.Context, req reconcile.Request) (re
 	}
 	switch decideAutoExport(r.scope, ns, svc, exp) {
 	case autoCreate:
-		err = r.createExport(ctx, svc)
+		if err = r.createExport(ctx, svc); kube.IsRefused(err) {
+			r.events.Publish(kube.AutoExportRefused(svc, "the Service matches --auto-export-selector and is not exported: "+err.Error()))
+		}
 	case autoDelete:
-		err = r.deleteExport(ctx, exp)
+		if err = r.deleteExport(ctx, exp); kube.IsRefused(err) {
+			r.events.Publish(kube.AutoExportRefused(exp, "the Service may not be exported any more and still is: "+err.Error()))
+		}
 	}
 	return kube.RequeueOnConflict(err)
 }

@@ -16,6 +16,8 @@ const (
 	reasonPartlyExported = "PartlyExported"
 	// reasonStatusRefused: the conditions of an export cannot be written.
 	reasonStatusRefused = "StatusRefused"
+	// reasonAutoExportRefused: the ServiceExport of --auto-export-selector cannot be created or deleted.
+	reasonAutoExportRefused = "AutoExportRefused"
 	// reasonInstancesOmitted: endpoints are exported, but not all of them as Cloud Map instances.
 	reasonInstancesOmitted = "InstancesOmitted"
 	// reasonOverBudget: clusters with this cluster's budgets do not import the export as it is, or this cluster does not import a service.
@@ -59,6 +61,12 @@ type Event struct {
 // StatusRefused warns about conditions that the API server refuses to write.
 func StatusRefused(exp client.Object, message string) Event {
 	return Event{exp, corev1.EventTypeWarning, reasonStatusRefused, message}
+}
+
+// AutoExportRefused warns about a ServiceExport of --auto-export-selector that the API server refuses
+// to create or delete. obj is the Service, or the ServiceExport if there is no Service.
+func AutoExportRefused(obj client.Object, message string) Event {
+	return Event{obj, corev1.EventTypeWarning, reasonAutoExportRefused, message}
 }
 
 // PartlyExported warns about an export that lacks parts of its Service.
