@@ -180,10 +180,10 @@ func (r *Controller) apply(ctx context.Context, session *membership.Session, f i
 		out.add(r.reportNotOwned(ctx, f))
 	case verdictRemove:
 		r.removeImport(ctx, f, out)
-		r.reportFailure(ctx, f, out)
+		r.reportFailure(ctx, f, true, out)
 	case verdictApply:
 		requeueAfter = sooner(r.applyImport(ctx, session, f, d, out), f.lostIn)
-		r.reportFailure(ctx, f, out)
+		r.reportFailure(ctx, f, false, out)
 	}
 	if f.namespace {
 		releaseAfter, err := r.releaseHeld(ctx, f.key, f.unusedHeld(d))

@@ -43,7 +43,7 @@ func (r *Controller) reportNotOwned(ctx context.Context, f importFacts) error {
 	if !f.isOwn() {
 		return nil
 	}
-	return r.updateNotReady(ctx, f.key, message)
+	return r.updateNotReady(ctx, f.key, message, false)
 }
 
 // reportRefused records an event if imp did not have the reasons of c, the condition Refused, before.
@@ -164,8 +164,8 @@ func (r *Controller) readyWhileFailing(key mcs.Key, imp *mcsv1beta1.ServiceImpor
 }
 
 // reportFailure reports the errors of an import, if they last or the API server refuses a write, with condition Ready of our ServiceImport. The
-// condition becomes True again when the import has been written.
-func (r *Controller) reportFailure(ctx context.Context, f importFacts, out *outcome) {
+// condition becomes True again when the import has been written. If the import has ended, no cluster is listed any more.
+func (r *Controller) reportFailure(ctx context.Context, f importFacts, ended bool, out *outcome) {
 	now := r.recordFailure(f.key, out)
 	if !now.reported || out.err() == nil {
 		return
@@ -173,13 +173,13 @@ func (r *Controller) reportFailure(ctx context.Context, f importFacts, out *outc
 	// ctx may have ended, by the time limit of a reconcile.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), failureGrace)
 	defer cancel()
-	if err := r.updateNotReady(ctx, f.key, now.message); err != nil && !apierrors.IsConflict(err) && !kube.IsRefused(err) {
+	if err := r.updateNotReady(ctx, f.key, now.message, ended); err != nil && !apierrors.IsConflict(err) && !kube.IsRefused(err) {
 		log.FromContext(ctx).Error(err, "Failed to report an import that cannot be written")
 	}
 }
 
-// updateNotReady sets condition Ready of our ServiceImport, if there is one, to False.
-func (r *Controller) updateNotReady(ctx context.Context, key mcs.Key, message string) error {
+// updateNotReady sets condition Ready of our ServiceImport, if there is one, to False, and removes the clusters if the import has ended.
+func (r *Controller) updateNotReady(ctx context.Context, key mcs.Key, message string, ended bool) error {
 	var imp mcsv1beta1.ServiceImport
 	found, err := kube.Find(ctx, r.client, kube.NameOf(key), &imp)
 	if err != nil || !found || !plan.IsOwnImport(&imp, nil) {
@@ -189,9 +189,11 @@ func (r *Controller) updateNotReady(ctx context.Context, key mcs.Key, message st
 	ready.LastTransitionTime = metav1.NewTime(r.now())
 	status := *imp.Status.DeepCopy()
 	conditions, changed := mcs.SetCondition(status.Conditions, ready, imp.Generation)
-	if !changed {
-		return nil
+	if changed {
+		status.Conditions = conditions
 	}
-	status.Conditions = conditions
+	if ended {
+		status.Clusters = nil
+	}
 	return r.updateStatus(ctx, &imp, status)
 }

@@ -56,7 +56,7 @@ func TestReportFailure(t *testing.T) {
 			for _, err := range []error{tt.first, tt.then} {
 				out := &outcome{}
 				out.add(err)
-				r.reportFailure(t.Context(), facts, out)
+				r.reportFailure(t.Context(), facts, false, out)
 				now = now.Add(tt.pause)
 				if tt.pause == 0 {
 					break
