@@ -65,15 +65,6 @@ type draft struct {
 	unused    bool // it will be deleted
 }
 
-// addsEndpoint reports whether d has an endpoint that its slice does not have.
-func (d *draft) addsEndpoint() bool {
-	had := map[endpointID]bool{}
-	for _, ep := range d.from.Endpoints {
-		had[idOf(ep)] = true
-	}
-	return slices.ContainsFunc(d.endpoints, func(ep discoveryv1.Endpoint) bool { return !had[idOf(ep)] })
-}
-
 // wantedPools returns the pools of all exports, without existing slices.
 func wantedPools(in SliceInput) map[poolID]*pool {
 	pools := map[poolID]*pool{}

@@ -45,9 +45,8 @@ type SliceInput struct {
 	MaxEndpoints int
 }
 
-// SliceChanges are the writes that bring the imported slices in sync, to be applied in the order Create, Update, Delete. Each list is sorted by
-// name, but updates that add endpoints come before the others. So no write interrupts an endpoint that stays, and the endpoints of another cluster
-// are added before those that they replace are removed. Updates have the resource version of the existing slice.
+// SliceChanges are the writes that bring the imported slices in sync, each list sorted by name. Steps
+// returns them in the order of safety. Updates have the resource version of the existing slice.
 type SliceChanges struct {
 	Create, Update, Delete []*discoveryv1.EndpointSlice
 }
@@ -119,26 +118,14 @@ func Slices(in SliceInput) SliceChanges {
 		pools[id].existing = append(pools[id].existing, s)
 	}
 
-	adds := map[string]bool{}
 	for _, id := range slices.SortedFunc(maps.Keys(pools), poolID.compare) {
 		for _, d := range pools[id].planDrafts(in.MaxEndpoints) {
-			if d.from != nil {
-				adds[d.from.Name] = d.addsEndpoint()
-			}
 			in.addChange(&changes, id, d, taken)
 		}
 	}
 	byName := func(a, b *discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) }
 	slices.SortFunc(changes.Create, byName)
-	slices.SortFunc(changes.Update, func(a, b *discoveryv1.EndpointSlice) int {
-		if adds[a.Name] != adds[b.Name] {
-			if adds[a.Name] {
-				return -1
-			}
-			return 1
-		}
-		return byName(a, b)
-	})
+	slices.SortFunc(changes.Update, byName)
 	slices.SortFunc(changes.Delete, byName)
 	return changes
 }

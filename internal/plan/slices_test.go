@@ -563,19 +563,6 @@ func apply(existing []*discoveryv1.EndpointSlice, c SliceChanges) []*discoveryv1
 	return slices.Collect(maps.Values(byName))
 }
 
-// kube-proxy follows the slices one by one: the endpoints that take the place of others are there before these leave.
-func TestSlices_AddBeforeTheyRemove(t *testing.T) {
-	none, other := webExport("cls1"), webExport("cls2", "10.20.0.1")
-	got := Slices(input([]mcs.Export{none, other}, webSlice("cls1", 0, "10.10.0.1"), placeholder(webSlice("cls2", 0))))
-	var order []string
-	for _, s := range got.Update {
-		order = append(order, fmt.Sprint(SourceCluster(s), " ", len(s.Endpoints)))
-	}
-	if want := []string{"cls2 1", "cls1 0"}; !slices.Equal(order, want) {
-		t.Errorf("updates %v, want %v", order, want)
-	}
-}
-
 // The endpoints of a cluster that cannot be read are those of its slices.
 func TestExportsOf(t *testing.T) {
 	m := mcs.Merge([]mcs.Export{webExport("cls1", "10.10.0.1")})

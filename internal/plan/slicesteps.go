@@ -91,9 +91,10 @@ func (s *SliceSteps) add(w SliceWrite, exported Exported) {
 	}
 }
 
-// isAddition reports whether w adds an endpoint, or changes more than endpoints.
+// isAddition reports whether w adds an endpoint, or changes more than the endpoints of a slice that
+// keeps some.
 func (w SliceWrite) isAddition() bool {
-	if w.Verb != VerbUpdate {
+	if w.Verb != VerbUpdate || len(w.Slice.Endpoints) == 0 {
 		return w.Verb == VerbCreate
 	}
 	had := addressesOf(w.From)

@@ -55,6 +55,12 @@ func TestSteps(t *testing.T) {
 			remove:       []*discoveryv1.EndpointSlice{webSlice("cls2", 0, "10.10.0.1")},
 			wantRemovals: []string{"delete cls2-ipv4-0"},
 		},
+		"endpoints of another cluster that take their place": {
+			existing:     []*discoveryv1.EndpointSlice{webSlice("cls1", 0, "10.10.0.1"), placeholder(webSlice("cls2", 0))},
+			update:       []*discoveryv1.EndpointSlice{placeholder(webSlice("cls1", 0)), webSlice("cls2", 0, "10.20.0.1")},
+			wantAdds:     []string{"update cls2-ipv4-0"},
+			wantWithdraw: []string{"update cls1-ipv4-0"},
+		},
 		"a slice whose endpoints moved": {
 			existing:     []*discoveryv1.EndpointSlice{webSlice("cls1", 0, "10.10.0.1")},
 			update:       []*discoveryv1.EndpointSlice{webSlice("cls1", 0, "10.10.0.1", "10.10.0.2")},
