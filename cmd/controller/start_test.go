@@ -95,13 +95,24 @@ func TestStart_RunsController(t *testing.T) {
 			"--leader-election-namespace=system", "--metrics-bind-address=" + metrics, "--metrics-secure=false", "--status-bind-address=" + status, "--health-probe-bind-address=0",
 		})
 	}()
-	eventually(t, func() string {
+	running := func() {
 		select {
 		case code := <-exited:
 			exited <- code
 			t.Fatalf("the controller exited with %d", code)
 		default:
 		}
+	}
+	// The controller sets the loggers of libraries that kube uses as well, before it serves metrics.
+	eventually(t, func() string {
+		running()
+		if body(t.Context(), "http://"+metrics+"/metrics") == "" {
+			return "no metrics"
+		}
+		return ""
+	})
+	eventually(t, func() string {
+		running()
 		var identities corev1.ConfigMap
 		if err := kube.Get(t.Context(), client.ObjectKey{Namespace: "system", Name: names.IdentityConfigMap}, &identities); err != nil {
 			return err.Error()

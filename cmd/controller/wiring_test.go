@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -106,11 +107,16 @@ func (p *process) hasMetric(t *testing.T, name, registry string) bool {
 	return false
 }
 
-// hasLog reports whether the log has a line of the registry.
-func (p *process) hasLog(registry string) bool {
+// log returns the lines of the log.
+func (p *process) log() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, line := range p.lines {
+	return slices.Clone(p.lines)
+}
+
+// hasLog reports whether the log has a line of the registry.
+func (p *process) hasLog(registry string) bool {
+	for _, line := range p.log() {
 		if strings.HasPrefix(line, "registry ") && strings.Contains(line, fmt.Sprintf("%q=%q", "registry", registry)) {
 			return true
 		}
@@ -173,7 +179,7 @@ func TestNewRegistry_PassesDependencies(t *testing.T) {
 		case !p.hasMetric(t, "changes_total", "cloudmap"):
 			return "withdrawals are not counted"
 		case !p.hasLog("cloudmap"):
-			return fmt.Sprintf("the log has %q, want lines of the registry", p.lines)
+			return fmt.Sprintf("the log has %q, want lines of the registry", p.log())
 		}
 		for _, name := range []string{"cloudmap", "cloudmap/eu-central-1", "aws-controller"} {
 			if !p.hasMetric(t, "requests_total", name) {
@@ -208,7 +214,7 @@ func TestNewRegistry_PassesDependenciesToEtcd(t *testing.T) {
 		case !p.hasMetric(t, "requests_total", "etcd"):
 			return "requests are not counted"
 		case !p.hasLog("etcd"):
-			return fmt.Sprintf("the log has %q, want lines of the registry", p.lines)
+			return fmt.Sprintf("the log has %q, want lines of the registry", p.log())
 		}
 		return ""
 	})

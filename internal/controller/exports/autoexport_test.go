@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -197,7 +198,7 @@ func TestAutoExporter_ReturnsErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			stored := fake.NewClientBuilder().WithScheme(controllertest.Scheme()).
 				WithObjects(append(tt.objects, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})...).Build()
-			_, err := NewAutoExporter(interceptor.NewClient(stored, tt.funcs), scope, 1).Reconcile(t.Context(), kube.RequestFor(key))
+			_, err := NewAutoExporter(interceptor.NewClient(stored, tt.funcs), scope, kube.EventRecorder{Recorder: events.NewFakeRecorder(1)}, 1).Reconcile(t.Context(), kube.RequestFor(key))
 			if (err == nil) != (tt.wantErr == "") || err != nil && !strings.Contains(err.Error(), tt.wantErr) {
 				t.Errorf("error %v, want one that contains %q", err, tt.wantErr)
 			}
