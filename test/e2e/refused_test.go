@@ -85,9 +85,7 @@ func refusesServices(t *testing.T, cls1, cls2 cluster) {
 	second := exportByHand(t, cls2, ns, "web", "10.12.9.1")
 	eventually(t, started, func() error { return exporters(t.Context(), cls2, ns, "web", "cls1", "cls2") })
 	apply(t, cls2, strings.ReplaceAll(ownerPolicy, "NAMESPACE", ns))
-	t.Cleanup(func() {
-		kubectl(t, cls2, "delete", "validatingadmissionpolicy,validatingadmissionpolicybinding", ns)
-	})
+	defer kubectl(t, cls2, "delete", "validatingadmissionpolicy,validatingadmissionpolicybinding", ns)
 	eventually(t, soon, func() error {
 		out, err := suite.Kubectl(t.Context(), cls2.name, "-n", ns, "create", "service", "clusterip", "probe", "--tcp=80", "--dry-run=server")
 		if err == nil || !strings.Contains(out+err.Error(), "every Service has label owner") {
