@@ -71,3 +71,18 @@ func BenchmarkEqual(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkOwnAddresses decides to which of many clusters the addresses of one service belong.
+func BenchmarkOwnAddresses(b *testing.B) {
+	for _, clusters := range []int{100, 1000} {
+		b.Run(fmt.Sprintf("clusters=%d", clusters), func(b *testing.B) {
+			exports := manyClusters(clusters, 10_000/clusters)
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, shared := OwnAddresses(exports); len(shared) > 0 {
+					b.Fatal(shared)
+				}
+			}
+		})
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -137,7 +138,68 @@ func groupBackends(kind mcsv1beta1.ServiceImportType, in []Backends, implied map
 		out[i].Endpoints = slices.CompactFunc(out[i].Endpoints, func(a, b Endpoint) bool { return compareIDs(kind, a, b) == 0 })
 	}
 	slices.SortFunc(out, func(a, b Backends) int { return slices.CompareFunc(a.Ports, b.Ports, compareBackendPorts) })
+	if kind != mcsv1beta1.Headless && len(out) <= maxBackends { // of an export with more groups some are left out, and the others are grouped again
+		uniteStates(out)
+	}
 	return out
+}
+
+// uniteStates makes an address and port that several groups have ready in all of them if it is ready in one: an endpoint keeps its ports, and has the best
+// state of those that have its address and one of its ports. An address may have other ports with another state: pods in the network of their node.
+func uniteStates(groups []Backends) {
+	repeated := repeatedAddresses(groups)
+	if len(repeated) == 0 {
+		return
+	}
+	at := func(p place) *Endpoint { return &groups[p.group].Endpoints[p.endpoint] }
+	overlaps := newOverlaps[BackendPort]()
+	for _, b := range groups {
+		overlaps.add(b.portNames())
+	}
+	for _, places := range repeated {
+		slices.SortStableFunc(places, func(a, b place) int { return compareStates(*at(a), *at(b)) })
+		for len(places) > 0 {
+			best, reached := at(places[0]), places[:1:1]
+			places = places[1:]
+			for n := 0; n < len(reached); n++ {
+				places = slices.DeleteFunc(places, func(p place) bool {
+					if !overlaps.of(reached[n].group, p.group) {
+						return false
+					}
+					ep := at(p)
+					ep.Ready, ep.Serving, ep.Terminating = best.Ready, best.Serving, best.Terminating
+					reached = append(reached, p)
+					return true
+				})
+			}
+		}
+	}
+}
+
+// place is the place of an endpoint in groups of them.
+type place struct{ group, endpoint int }
+
+// repeatedAddresses returns the places of each address that several groups have.
+func repeatedAddresses(groups []Backends) map[netip.Addr][]place {
+	if len(groups) < 2 {
+		return nil
+	}
+	first, repeated := map[netip.Addr]place{}, map[netip.Addr][]place{}
+	for i, b := range groups {
+		for j, ep := range b.Endpoints {
+			here := place{i, j}
+			before, isRepeated := first[ep.Address]
+			switch {
+			case !isRepeated:
+				first[ep.Address] = here
+			case repeated[ep.Address] == nil:
+				repeated[ep.Address] = []place{before, here}
+			default:
+				repeated[ep.Address] = append(repeated[ep.Address], here)
+			}
+		}
+	}
+	return repeated
 }
 
 // portsKey returns a string that is unique for the names, protocols and numbers of ports: endpoints

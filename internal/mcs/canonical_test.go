@@ -118,6 +118,47 @@ func TestCanonicalEndpoints(t *testing.T) {
 	}
 }
 
+// TestCanonicalStates: an address and port that several groups of an export have has one state.
+func TestCanonicalStates(t *testing.T) {
+	ports := func(names ...string) (out []BackendPort) {
+		for _, name := range names {
+			out = append(out, BackendPort{Name: name, Protocol: corev1.ProtocolTCP, Port: 8080})
+		}
+		return out
+	}
+	up, down := readyEndpoint("10.0.0.1"), Endpoint{Address: netip.MustParseAddr("10.0.0.1")}
+	serving := Endpoint{Address: down.Address, Serving: true, Terminating: true}
+	node := []BackendPort{{Name: "a", Protocol: corev1.ProtocolTCP, Port: 9090}}
+	for name, tc := range map[string]struct {
+		groups []Backends
+		want   []Endpoint // the first endpoint of each group
+		edit   func(*Export)
+	}{
+		"not ready in one": {groups: []Backends{{ports("a"), []Endpoint{down}}, {ports("a", "b"), []Endpoint{up}}}, want: []Endpoint{up, up}},
+		"by a third one": {
+			groups: []Backends{{ports("a"), []Endpoint{up}}, {ports("a", "c"), []Endpoint{down}}, {ports("b", "c"), []Endpoint{serving}}}, want: []Endpoint{up, up, up},
+		},
+		"serving":                         {groups: []Backends{{ports("a"), []Endpoint{serving}}, {ports("a", "b"), []Endpoint{down}}}, want: []Endpoint{serving, serving}},
+		"another name":                    {groups: []Backends{{ports("a"), []Endpoint{down}}, {ports("b"), []Endpoint{up}}}, want: []Endpoint{down, up}},
+		"another number":                  {groups: []Backends{{ports("a"), []Endpoint{down}}, {node, []Endpoint{up}}}, want: []Endpoint{down, up}},
+		"headless, which no proxy serves": {groups: []Backends{{ports("a"), []Endpoint{down}}, {ports("a", "b"), []Endpoint{up}}}, want: []Endpoint{down, up}, edit: headless},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := webExport("cls1", 0, withBackends(tc.groups...))
+			if tc.edit != nil {
+				tc.edit(&e)
+			}
+			var got []Endpoint
+			for _, b := range e.Canonical().Backends {
+				got = append(got, b.Endpoints[0])
+			}
+			if diff := cmp.Diff(tc.want, got, compareAddr); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 // The appProtocol of an endpoint port is that of the Service's port unless the slice has another
 // one, so that it is published once.
 func TestCanonicalAppProtocol(t *testing.T) {

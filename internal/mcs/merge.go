@@ -88,14 +88,17 @@ func (m *Merged) addConflict(c *Conflict) {
 	}
 }
 
-// oldestFirst returns exports sorted by precedence. An export without a creation time comes after all that have one.
+// oldestFirst returns exports sorted by precedence.
 func oldestFirst(exports []Export) []Export {
-	return slices.SortedFunc(slices.Values(exports), func(a, b Export) int {
-		return cmp.Or(
-			compareTrueFirst(!a.Created.IsZero(), !b.Created.IsZero()),
-			a.Created.Compare(b.Created),
-			cmp.Compare(a.Cluster, b.Cluster))
-	})
+	return slices.SortedFunc(slices.Values(exports), comparePrecedence)
+}
+
+// comparePrecedence sorts the oldest export first. An export without a creation time comes after all that have one.
+func comparePrecedence(a, b Export) int {
+	return cmp.Or(
+		compareTrueFirst(!a.Created.IsZero(), !b.Created.IsZero()),
+		a.Created.Compare(b.Created),
+		cmp.Compare(a.Cluster, b.Cluster))
 }
 
 // field is a property of a service that the oldest export decides.

@@ -1,0 +1,188 @@
+package mcs
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+)
+
+// SharedAddresses are endpoints of a cluster that are left out, because an older export has their address and one of their ports.
+type SharedAddresses struct {
+	Cluster, Owner string
+	// Endpoints is their number, and Examples are the addresses of at most leftOutNames of them.
+	Endpoints int
+	Examples  []string
+}
+
+// OwnAddresses returns the exports of one service in their order, with the endpoints that each cluster owns, and those that are left
+// out, sorted. exports is not changed.
+//
+// Within a service an address and port belong to the oldest export that has them, as long as it has them, whatever their state is.
+// kube-proxy knows one endpoint of a Service for each address and port, and takes any of several: one that is not ready in another
+// cluster's export would hide the ready one. An endpoint of which another cluster owns one port is left out with all its ports: its
+// address is that of another cluster's pod. Endpoints without ports, which headless services have, are compared with each other.
+func OwnAddresses(exports []Export) ([]Export, []SharedAddresses) {
+	if len(exports) < 2 {
+		return exports, nil
+	}
+	out := slices.Clone(exports)
+	order, endpoints := make([]int, len(exports)), 0
+	for i, e := range exports {
+		order[i] = i
+		endpoints += e.EndpointCount()
+	}
+	slices.SortFunc(order, func(a, b int) int { return comparePrecedence(exports[a], exports[b]) })
+	all := claims{list: make([]claim, 0, endpoints), latest: make(map[netip.Addr]int, endpoints), overlaps: newOverlaps[portKey]()}
+	var shared []SharedAddresses
+	for _, i := range order {
+		var lost []SharedAddresses
+		out[i].Backends, lost = all.add(exports[i])
+		shared = append(shared, lost...)
+	}
+	slices.SortFunc(shared, func(a, b SharedAddresses) int {
+		return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Owner, b.Owner))
+	})
+	return out, shared
+}
+
+// claims are the addresses and ports of exports.
+type claims struct {
+	// clusters are those of the groups of endpoints of all exports, whose ports are in overlaps.
+	clusters []string
+	overlaps *overlaps[portKey]
+	// list has a claim for each endpoint, and latest the number of the last claim to each address, from 1.
+	list   []claim
+	latest map[netip.Addr]int
+}
+
+// claim is the claim of a group to an address. before is the number of the previous claim to the address, 0 if there is none.
+type claim struct{ group, before int }
+
+// add adds the endpoints of e that no other cluster claims, and returns them and the others.
+func (c *claims) add(e Export) (kept []Backends, lost []SharedAddresses) {
+	for _, b := range e.Backends {
+		group := c.overlaps.add(b.portKeys())
+		c.clusters = append(c.clusters, e.Cluster)
+		b.Endpoints = slices.Clone(b.Endpoints)
+		b.Endpoints = slices.DeleteFunc(b.Endpoints, func(ep Endpoint) bool {
+			address := ep.Address.Unmap()
+			if owner, owned := c.owner(address, group); owned {
+				lost = addShared(lost, SharedAddresses{Cluster: e.Cluster, Owner: owner, Endpoints: 1, Examples: []string{address.String()}})
+				return true
+			}
+			c.list = append(c.list, claim{group, c.latest[address]})
+			c.latest[address] = len(c.list)
+			return false
+		})
+		if len(b.Endpoints) > 0 {
+			kept = append(kept, b)
+		}
+	}
+	return kept, lost
+}
+
+// owner returns the other cluster that was the first to claim address and a port of group.
+func (c *claims) owner(address netip.Addr, group int) (owner string, owned bool) {
+	for n := c.latest[address]; n > 0; n = c.list[n-1].before {
+		other := c.list[n-1].group
+		if c.clusters[other] != c.clusters[group] && c.overlaps.of(other, group) {
+			owner, owned = c.clusters[other], true
+		}
+	}
+	return owner, owned
+}
+
+// overlaps reports whether groups of endpoints have a common port. K is the identity of a port.
+type overlaps[K comparable] struct {
+	ports []map[K]bool
+	known map[[2]int]bool
+}
+
+func newOverlaps[K comparable]() *overlaps[K] { return &overlaps[K]{known: map[[2]int]bool{}} }
+
+// add adds a group and returns its number.
+func (o *overlaps[K]) add(ports map[K]bool) int {
+	o.ports = append(o.ports, ports)
+	return len(o.ports) - 1
+}
+
+// of reports whether two groups have a common port. It compares each pair once: many addresses may be in both.
+func (o *overlaps[K]) of(a, b int) bool {
+	pair := [2]int{a, b}
+	overlap, known := o.known[pair]
+	if !known {
+		for key := range o.ports[a] {
+			overlap = overlap || o.ports[b][key]
+		}
+		o.known[pair] = overlap
+	}
+	return overlap
+}
+
+// portNames returns the ports of b as kube-proxy knows them, which has the endpoints of each port name and protocol.
+func (b Backends) portNames() map[BackendPort]bool {
+	out := make(map[BackendPort]bool, len(b.Ports))
+	for _, p := range b.Ports {
+		p.AppProtocol = ""
+		out[p] = true
+	}
+	return out
+}
+
+// portKeys returns the protocols and numbers of the ports of b, the zero portKey if there are none.
+func (b Backends) portKeys() map[portKey]bool {
+	out := make(map[portKey]bool, max(1, len(b.Ports)))
+	for _, p := range b.Ports {
+		out[portKey{cmp.Or(p.Protocol, corev1.ProtocolTCP), p.Port}] = true
+	}
+	if len(out) == 0 {
+		out[portKey{}] = true
+	}
+	return out
+}
+
+// addShared adds s, a single endpoint, to list.
+func addShared(list []SharedAddresses, s SharedAddresses) []SharedAddresses {
+	i := slices.IndexFunc(list, func(o SharedAddresses) bool { return o.Owner == s.Owner })
+	if i < 0 {
+		return append(list, s)
+	}
+	if list[i].Endpoints++; len(list[i].Examples) < leftOutNames && !slices.Contains(list[i].Examples, s.Examples[0]) {
+		list[i].Examples = append(list[i].Examples, s.Examples[0])
+	}
+	return list
+}
+
+// String describes s in a line with examples.
+func (s SharedAddresses) String() string {
+	endpoints := "1 endpoint"
+	if s.Endpoints > 1 {
+		endpoints = fmt.Sprintf("%d endpoints", s.Endpoints)
+	}
+	return fmt.Sprintf("%s of cluster %s left out, whose addresses and ports belong to cluster %s, because its export of the service is older: %s",
+		endpoints, s.Cluster, s.Owner, strings.Join(s.Examples, ", "))
+}
+
+// ReasonAddressConflict is a reason of the ServiceExport condition Conflict beside those of mcs-api: exports have common addresses and ports.
+const ReasonAddressConflict mcsv1beta1.ServiceExportConditionReason = "AddressConflict"
+
+// AddressConflict returns the conflict about shared, nil if it is empty. Its message has no addresses and numbers, so that it stays the same while
+// pods come and go.
+func AddressConflict(shared []SharedAddresses) *Conflict {
+	if len(shared) == 0 {
+		return nil
+	}
+	var pairs []string
+	for _, s := range shared {
+		pairs = append(pairs, fmt.Sprintf("cluster %s exports endpoints of cluster %s", s.Cluster, s.Owner))
+	}
+	return &Conflict{
+		Reason:  ReasonAddressConflict,
+		Message: "addresses: using each address and port from the oldest export that has them: " + enumerate(pairs),
+	}
+}
