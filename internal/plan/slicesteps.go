@@ -30,14 +30,15 @@ type SliceWrite struct {
 // SliceSteps are the writes of SliceChanges in the order of safety. Each write can be refused, and
 // none of the others depends on it but for the withdrawals.
 type SliceSteps struct {
-	// Removals take endpoints out of use that their clusters do not export any more, and change
-	// conditions. Nothing may delay them.
+	// Removals take endpoints out of use that their clusters do not export any more, and that no
+	// other cluster takes over, and change conditions. Nothing may delay them.
 	Removals []SliceWrite
 	// Additions bring endpoints and change ports and metadata.
 	Additions []SliceWrite
-	// Withdrawals take endpoints out of use that their clusters still export: others are used
-	// instead, or another slice has them. So they come after the additions. If one of these was
-	// refused, the caller decides again with the endpoints that the slices have.
+	// Withdrawals take endpoints out of use that their clusters still export, or that another
+	// cluster has now: others are used instead, or another slice has them. So they come after the
+	// additions. If one of these was refused, the caller decides again with the endpoints that the
+	// slices have.
 	Withdrawals []SliceWrite
 }
 
@@ -70,21 +71,39 @@ func (c SliceChanges) Steps(existing []*discoveryv1.EndpointSlice, exported Expo
 	for _, s := range c.Create {
 		steps.Additions = append(steps.Additions, SliceWrite{Verb: VerbCreate, Slice: s})
 	}
+	added := addedAddresses(c, from)
 	for _, s := range c.Update {
-		steps.add(SliceWrite{Verb: VerbUpdate, Slice: s, From: from[s.Name]}, exported)
+		steps.add(SliceWrite{Verb: VerbUpdate, Slice: s, From: from[s.Name]}, exported, added)
 	}
 	for _, s := range c.Delete {
-		steps.add(SliceWrite{Verb: VerbDelete, Slice: s, From: s}, exported)
+		steps.add(SliceWrite{Verb: VerbDelete, Slice: s, From: s}, exported, added)
 	}
 	return steps
 }
 
-// add adds w to the list that it belongs to.
-func (s *SliceSteps) add(w SliceWrite, exported Exported) {
+// addedAddresses returns the addresses that c adds to a slice.
+func addedAddresses(c SliceChanges, from map[string]*discoveryv1.EndpointSlice) map[string]bool {
+	added := map[string]bool{}
+	for _, s := range slices.Concat(c.Create, c.Update) {
+		var had map[string]bool
+		if before := from[s.Name]; before != nil {
+			had = addressesOf(before)
+		}
+		for _, ep := range s.Endpoints {
+			if a := addressOf(ep); !had[a] {
+				added[a] = true
+			}
+		}
+	}
+	return added
+}
+
+// add adds w to the list that it belongs to. added are the addresses that other writes add.
+func (s *SliceSteps) add(w SliceWrite, exported Exported, added map[string]bool) {
 	switch {
 	case w.isAddition():
 		s.Additions = append(s.Additions, w)
-	case w.removesAny(exported[SourceCluster(w.From)]):
+	case w.removesAny(exported[SourceCluster(w.From)]), w.removesAny(added):
 		s.Withdrawals = append(s.Withdrawals, w)
 	default:
 		s.Removals = append(s.Removals, w)

@@ -61,6 +61,18 @@ func TestSteps(t *testing.T) {
 			wantAdds:     []string{"update cls2-ipv4-0"},
 			wantWithdraw: []string{"update cls1-ipv4-0"},
 		},
+		"an endpoint that another cluster takes over": {
+			create:       []*discoveryv1.EndpointSlice{webSlice("cls1", 0, "10.10.0.1")},
+			remove:       []*discoveryv1.EndpointSlice{webSlice("cls2", 0, "10.10.0.1")},
+			wantAdds:     []string{"create cls1-ipv4-0"},
+			wantWithdraw: []string{"delete cls2-ipv4-0"},
+		},
+		"an endpoint that another cluster takes over in a slice that it has": {
+			existing:     []*discoveryv1.EndpointSlice{webSlice("cls1", 0, "10.10.0.2"), webSlice("cls2", 0, "10.10.0.1", "10.10.0.3")},
+			update:       []*discoveryv1.EndpointSlice{webSlice("cls1", 0, "10.10.0.1", "10.10.0.2"), webSlice("cls2", 0, "10.10.0.3")},
+			wantAdds:     []string{"update cls1-ipv4-0"},
+			wantWithdraw: []string{"update cls2-ipv4-0"},
+		},
 		"a slice whose endpoints moved": {
 			existing:     []*discoveryv1.EndpointSlice{webSlice("cls1", 0, "10.10.0.1")},
 			update:       []*discoveryv1.EndpointSlice{webSlice("cls1", 0, "10.10.0.1", "10.10.0.2")},
