@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
@@ -218,6 +219,34 @@ func TestImport_RefusesAddressesOfThisCluster(t *testing.T) {
 		if !strings.Contains(message, want) {
 			t.Errorf("condition %q lacks %q", message, want)
 		}
+	}
+}
+
+// An address and port belong to the oldest export that has them, in its own cluster and in others, as long as it has them. Both sides report it.
+func TestImport_AddressBelongsToOldestExport(t *testing.T) {
+	s := setUp(t, "shared")
+	slice := s.a.export(t, s.key, 1, 2)
+	hostile := runMember(t, s.hub, "aaa")
+	hostile.publish(t, s.key, []string{"10.1.0.1", "10.1.0.2", "10.9.0.1"}, func(e *mcs.Export) {
+		e.Created = time.Now().Add(time.Hour) // younger
+		for i := range 2 {
+			e.Backends[0].Endpoints[i].Ready, e.Backends[0].Endpoints[i].Serving = false, false
+		}
+	})
+	for _, k := range []*cluster{s.a, s.b} {
+		k.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1", "10.1.0.2"}, "aaa": {"10.9.0.1"}})
+		eventually(t, "refusals", k.isOfType(t, s.key, mcsv1beta1.ClusterSetIP, "AddressOfAnotherCluster"))
+	}
+	s.a.condition(t, s.key, "Conflict=True AddressConflict", "cluster aaa exports endpoints of cluster cls1")
+	// The pod ends, and the other cluster has its address.
+	change(t, s.a, slice, func(s *discoveryv1.EndpointSlice) { s.Endpoints = s.Endpoints[:1] })
+	for _, k := range []*cluster{s.a, s.b} {
+		k.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}, "aaa": {"10.1.0.2 not ready", "10.9.0.1"}})
+	}
+	hostile.publish(t, s.key, []string{"10.9.0.1"})
+	s.a.condition(t, s.key, "Conflict=False NoConflicts", "")
+	for _, k := range []*cluster{s.a, s.b} {
+		eventually(t, "no refusals", k.isOfType(t, s.key, mcsv1beta1.ClusterSetIP, ""))
 	}
 }
 

@@ -50,6 +50,8 @@ type PrecedenceInput struct {
 type Precedence struct {
 	// Exports are the exports, with Created as it counts.
 	Exports []mcs.Export
+	// Created has the times that count by cluster, also of unknown clusters that the import has.
+	Created map[string]time.Time
 	// Times is the value of AnnotationExportTimes.
 	Times string
 	// Late are the clusters, sorted, whose exports claim to be older than it counts, if that makes a difference; Fields are the
@@ -83,7 +85,7 @@ func DecidePrecedence(in PrecedenceInput) Precedence {
 		}
 		counting[e.Cluster] = t
 	}
-	p := Precedence{Exports: slices.Clone(in.Exports), Times: formatExportTimes(counting, in.awaitedClusters(len(stored) == 0, awaited, counting))}
+	p := Precedence{Exports: slices.Clone(in.Exports), Created: counting, Times: formatExportTimes(counting, in.awaitedClusters(len(stored) == 0, awaited, counting))}
 	for i, e := range p.Exports {
 		p.Exports[i].Created = counting[e.Cluster]
 	}
@@ -194,9 +196,13 @@ func (p *Precedence) findLate(claimed []mcs.Export) {
 	}
 }
 
-// Merge returns the merge of the exports, with the conflict about their precedence.
+// Merge returns the merge of the exports, with the conflicts about their addresses and their precedence.
 func (p Precedence) Merge() mcs.Merged {
 	m := mcs.Merge(p.Exports)
+	_, shared := mcs.OwnAddresses(p.Exports)
+	if c := mcs.AddressConflict(shared); c != nil {
+		m.Conflicts = append(m.Conflicts, *c)
+	}
 	if message := p.Message(); message != "" {
 		m.Conflicts = append(m.Conflicts, mcs.Conflict{Reason: ReasonPrecedenceConflict, Message: message})
 	}

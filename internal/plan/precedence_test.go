@@ -279,6 +279,20 @@ func TestDecidePrecedence(t *testing.T) {
 	}
 }
 
+// An export that appears late has its addresses last, whatever it claims, and all exports have the conflict.
+func TestPrecedence_Addresses(t *testing.T) {
+	late := webExport("cls2", "10.10.0.1", "10.20.0.1")
+	late.Created = start.Add(-year)
+	p := DecidePrecedence(PrecedenceInput{Import: importSince(0, timesOf("cls1", time.Duration(0))), Exports: []mcs.Export{late, webExport("cls1", "10.10.0.1")}, Now: start.Add(time.Hour)})
+	conflicts := p.Merge().Conflicts
+	if len(conflicts) != 1 || conflicts[0].Reason != mcs.ReasonAddressConflict || !strings.Contains(conflicts[0].Message, "cluster cls2 exports endpoints of cluster cls1") {
+		t.Errorf("conflicts %+v, want that cls1 has its address", conflicts)
+	}
+	if !p.Created["cls2"].After(p.Created["cls1"]) {
+		t.Errorf("times %v", p.Created)
+	}
+}
+
 func TestPrecedence_Message(t *testing.T) {
 	p := Precedence{Late: []string{"a", "b", "c", "d", "e", "f", "g"}, Fields: []string{"type", "ports"}}
 	want := "precedence: the export of cluster a, b, c, d, e and 2 more claims to be older than the others but appeared after them, so it does not change type, ports"

@@ -129,6 +129,8 @@ const (
 	ReasonNetwork Reason = "AddressNotAllowed"
 	// ReasonLocal: endpoints have addresses of this cluster that are no pods of another one.
 	ReasonLocal Reason = "AddressOfThisCluster"
+	// ReasonOther: endpoints have an address and port that belong to another cluster, whose export of the service is older.
+	ReasonOther Reason = "AddressOfAnotherCluster"
 	// ReasonPrecedence: the export claims to be older than those that the import was established with.
 	ReasonPrecedence Reason = "PrecedenceNotAllowed"
 )
@@ -140,6 +142,15 @@ type Refusal struct {
 	// Endpoints is the number of refused endpoints, 0 if it does not concern endpoints.
 	Endpoints int    `json:"endpoints,omitempty"`
 	Message   string `json:"message"`
+}
+
+// OfShared returns the refusals of endpoints whose addresses belong to another cluster.
+func OfShared(shared []mcs.SharedAddresses) []Refusal {
+	var out []Refusal
+	for _, s := range shared {
+		out = append(out, Refusal{Cluster: s.Cluster, Reason: ReasonOther, Endpoints: s.Endpoints, Message: s.String()})
+	}
+	return out
 }
 
 // maxExamples is the number of addresses in the message of a Refusal.

@@ -126,7 +126,7 @@ func (r *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	r.guard.Record(key, decision.refusals)
+	r.guard.Record(key, decision.allRefusals())
 	r.paths.SetExports(key, decision.probed(facts))
 	if decision.canWait(facts) && r.requeuer.Defer(facts.key) {
 		return reconcile.Result{}, nil

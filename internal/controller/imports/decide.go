@@ -205,20 +205,25 @@ type importDecision struct {
 	stale     []string
 	staleness *metav1.Condition
 	// endpoints are the exports that slices are made of, without the withdrawn endpoints of stale clusters. The slices of the
-	// clusters in untouched stay as they are.
+	// clusters in untouched stay as they are, but for the endpoints in reduced, which are then those of some of these clusters without the addresses
+	// that belong to another one.
 	endpoints []mcs.Export
 	untouched []string
+	reduced   []mcs.Export
 	// tiers are the results of the cluster selectors, and selection is the condition about them.
 	tiers     []mcs.Tier
 	selection metav1.Condition
 	// drained is the condition about drained clusters.
 	drained metav1.Condition
-	// times are the creation times by which the exports take precedence, for plan.SetExportTimes.
-	times string
+	// created has the creation times by which the exports take precedence, and times is their text for plan.SetExportTimes.
+	created map[string]time.Time
+	times   string
 	// notImported are the keys of exported labels and annotations that this cluster does not import, nil if the list in the ServiceImport stays.
 	notImported []string
-	// refusals are the parts of the exports that this cluster refuses, and refused is the condition about them.
+	// refusals are the parts of the exports that this cluster refuses, shared those of which the addresses belong to another cluster, and refused is the
+	// condition about both.
 	refusals []policy.Refusal
+	shared   []mcs.SharedAddresses
 	refused  metav1.Condition
 	// unreachable are the exporting clusters that this cluster cannot reach, and unreachability is the condition about them.
 	unreachable    []string
@@ -238,7 +243,7 @@ func decideImport(f importFacts) importDecision {
 		return d
 	}
 	precedence := plan.DecidePrecedence(plan.PrecedenceInput{Import: f.imp, Exports: d.exports, Unknown: d.unknown, Order: f.view.Order, Now: f.now})
-	d.exports, d.times = precedence.Exports, precedence.Times
+	d.exports, d.created, d.times = precedence.Exports, precedence.Created, precedence.Times
 	switch {
 	case len(d.exports) == 0, f.showsAny(d.unknown):
 		d.merged = plan.MergedFromServiceImport(f.imp, d.exports)
@@ -250,15 +255,28 @@ func decideImport(f importFacts) importDecision {
 			d.refusals = append(slices.Clone(d.refusals), policy.Refusal{Cluster: cluster, Reason: policy.ReasonPrecedence, Message: precedence.Message()})
 		}
 	}
-	d.refused = policy.Condition(d.refusals)
 	d.decideTiers(f)
 	d.decideEndpoints(f)
 	return d
 }
 
+// allRefusals returns the refusals, with those of endpoints whose addresses belong to another cluster.
+func (d importDecision) allRefusals() []policy.Refusal {
+	return slices.Concat(d.refusals, policy.OfShared(d.shared))
+}
+
 // reach returns what clients of this cluster, whose Services have the IP families supported, reach with the endpoints in use.
 func (d importDecision) reach(f importFacts, supported []corev1.IPFamily) mcs.Reach {
-	return d.merged.Reach(slices.Concat(d.endpoints, plan.ExportsOf(d.merged, f.slices, d.untouched)), f.cluster, supported)
+	return d.merged.Reach(slices.Concat(d.wanted(), plan.ExportsOf(d.merged, f.slices, d.unchanged())), f.cluster, supported)
+}
+
+// wanted returns the exports that slices are made of, and unchanged the clusters whose slices stay exactly as they are.
+func (d importDecision) wanted() []mcs.Export { return slices.Concat(d.endpoints, d.reduced) }
+
+func (d importDecision) unchanged() []string {
+	return slices.DeleteFunc(slices.Clone(d.untouched), func(c string) bool {
+		return slices.ContainsFunc(d.reduced, func(e mcs.Export) bool { return e.Cluster == c })
+	})
 }
 
 // withdrawn returns the clusters that are in reserve because this cluster cannot reach them.
@@ -370,13 +388,13 @@ func (d *importDecision) decideEndpoints(f importFacts) {
 	d.stale, d.unreachable = f.staleClusters(d.unknown), f.unreachableClusters()
 	d.untouched, d.endpoints = d.unknown, d.exports
 	if !f.showsAny(d.unknown) {
-		d.choose(f, nil)
+		d.choose(f, nil, nil)
 		return
 	}
 	d.untouched = slices.Concat(d.unknown, d.stale)
 	d.endpoints = slices.DeleteFunc(slices.Clone(d.exports), func(e mcs.Export) bool { return slices.Contains(d.stale, e.Cluster) })
 	d.decideLost(f)
-	d.choose(f, plan.ExportsOf(d.merged, f.slices, d.untouched))
+	d.choose(f, plan.ExportsOf(d.merged, f.slices, d.untouched), nil)
 }
 
 // withRefused returns the decision if the slices of some clusters cannot be written. They stay as they are in current, and endpoints are
@@ -384,13 +402,13 @@ func (d *importDecision) decideEndpoints(f importFacts) {
 func (d importDecision) withRefused(f importFacts, refused []string, current []*discoveryv1.EndpointSlice) importDecision {
 	d.untouched = slices.Concat(d.untouched, refused)
 	d.endpoints = slices.DeleteFunc(slices.Clone(d.exports), func(e mcs.Export) bool { return slices.Contains(d.untouched, e.Cluster) })
-	d.choose(f, plan.ExportsOf(d.merged, current, d.untouched))
+	d.choose(f, plan.ExportsOf(d.merged, current, d.untouched), refused)
 	return d
 }
 
 // choose leaves in d.endpoints the endpoints that are used, and sets the conditions about that. The endpoints of other exports, whose slices stay as
-// they are, are candidates, too. Those of stale clusters do not replace endpoints of other clusters.
-func (d *importDecision) choose(f importFacts, others []mcs.Export) {
+// they are, are candidates, too. Those of stale clusters do not replace endpoints of other clusters. The slices of the clusters in fixed cannot be written.
+func (d *importDecision) choose(f importFacts, others []mcs.Export, fixed []string) {
 	candidates := mcs.Candidates{
 		Exports: slices.Concat(d.endpoints, others), Drains: f.drains, Tiers: d.tiers, MinimumReady: d.merged.MinimumReady,
 	}.WithUnreachable(d.unreachable, f.unreachableRule())
@@ -399,9 +417,27 @@ func (d *importDecision) choose(f importFacts, others []mcs.Export) {
 		condition := mcs.ImportStale(choice.StaleExports(d.stale), f.staleRule)
 		d.staleness = &condition
 	}
-	d.endpoints = choice.Exports[:len(d.endpoints)]
+	d.own(choice.Exports[:len(d.endpoints)], others, fixed)
 	d.selection, d.drained = mcs.ImportSelection(d.merged, d.tiers, choice.Served), mcs.ImportDrained(choice.Drained)
 	d.unreachability = mcs.ImportUnreachable(choice, d.unreachable, f.unreachableRule())
+}
+
+// own leaves in d.endpoints the chosen endpoints that their clusters own, and sets d.reduced and the condition about the others. Only endpoints that are
+// used claim their addresses: those of a cluster that is stale, and replaced, do not. others are the exports of clusters whose slices stay as they are;
+// the slices of the clusters in fixed cannot be written at all.
+func (d *importDecision) own(chosen, others []mcs.Export, fixed []string) {
+	all := slices.Concat(chosen, others)
+	for i := len(chosen); i < len(all); i++ {
+		all[i].Created = d.created[all[i].Cluster]
+	}
+	owned, shared := mcs.OwnAddresses(all)
+	d.endpoints, d.reduced, d.shared = owned[:len(chosen)], nil, shared
+	for i := len(chosen); i < len(all); i++ {
+		if owned[i].EndpointCount() < all[i].EndpointCount() && !slices.Contains(fixed, all[i].Cluster) {
+			d.reduced = append(d.reduced, owned[i])
+		}
+	}
+	d.refused = policy.Condition(d.allRefusals())
 }
 
 // decideLost decides about the endpoints of clusters that the registry has not shown since the start, for as long as the stale rule

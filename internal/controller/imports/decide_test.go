@@ -19,6 +19,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/pathhealth"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/policy"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
@@ -686,6 +687,114 @@ func TestDecideImport_Drains(t *testing.T) {
 			}
 			if d.drained.Status != metav1.ConditionTrue {
 				t.Errorf("condition %+v", d.drained)
+			}
+		})
+	}
+}
+
+// An address and port that two exports have is in use once, as the endpoint of the older one that is used. The slices of an unknown cluster lose it, too;
+// those that cannot be written do not.
+func TestDecideImport_Addresses(t *testing.T) {
+	export := func(cluster string, created int64, addresses ...string) mcs.Export {
+		e := exportOf(cluster, 80)
+		e.Created, e.Backends[0].Endpoints = time.Unix(created, 0), nil
+		for _, a := range addresses {
+			address, down := strings.CutPrefix(a, "!")
+			e.Backends[0].Endpoints = append(e.Backends[0].Endpoints, mcs.Endpoint{Address: netip.MustParseAddr(address), Ready: !down, Serving: !down})
+		}
+		return e
+	}
+	slice := func(cluster string, addresses ...string) *discoveryv1.EndpointSlice {
+		s := importedFrom(cluster)[0]
+		s.AddressType, s.Ports = discoveryv1.AddressTypeIPv4, []discoveryv1.EndpointPort{{Name: new(""), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}}
+		for _, a := range addresses {
+			s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{a}})
+		}
+		return s
+	}
+	imp := func(times string) *mcsv1beta1.ServiceImport {
+		imp := importShowing("cls2", "cls3")
+		imp.Spec.Ports[0].Port, imp.Annotations = 80, map[string]string{plan.AnnotationExportTimes: times}
+		return imp
+	}
+	local := export("cls1", 2000, "10.1.0.1")
+	for name, tt := range map[string]struct {
+		facts importFacts
+		fixed []string
+		// want are the endpoints in use by cluster, with those of reduced slices, and unchanged the clusters whose slices stay exactly as they are.
+		want, unchanged, refused string
+	}{
+		"a younger export has it as not ready": {
+			facts: importFacts{view: registry.View{Exports: []mcs.Export{export("cls2", 1000, "10.2.0.1"), export("cls3", 2000, "!10.2.0.1", "10.3.0.1")}}},
+			want:  "cls2=10.2.0.1 cls3=10.3.0.1", refused: "cls3",
+		},
+		"one of this cluster, from a younger export": {
+			facts: importFacts{local: &local, view: registry.View{Exports: []mcs.Export{export("cls3", 3000, "!10.1.0.1")}}}, want: "cls3= cls1=10.1.0.1", refused: "cls3",
+		},
+		"an older claim counts from when the export appeared": {
+			facts: importFacts{imp: imp("cls2=1000"), view: registry.View{Exports: []mcs.Export{export("cls2", 1000, "10.2.0.1"), export("cls3", 500, "!10.2.0.1")}}},
+			want:  "cls2=10.2.0.1 cls3=", refused: "cls3",
+		},
+		"the older cluster is stale and replaced": {
+			facts: importFacts{view: registry.View{Exports: []mcs.Export{export("cls2", 1000, "10.2.0.1"), export("cls3", 2000, "10.2.0.1")}, Stale: []string{"cls2"}}},
+			want:  "cls2= cls3=10.2.0.1",
+		},
+		"the older cluster is stale and has the last ready endpoint": {
+			facts: importFacts{view: registry.View{Exports: []mcs.Export{export("cls2", 1000, "10.2.0.1"), export("cls3", 2000, "!10.2.0.1")}, Stale: []string{"cls2"}}},
+			want:  "cls2=10.2.0.1 cls3=", refused: "cls3",
+		},
+		"slices of a younger, unknown cluster have it": {
+			facts: importFacts{
+				imp: imp("cls2=1000,cls3=2000"), slices: []*discoveryv1.EndpointSlice{slice("cls3", "10.2.0.1", "10.3.0.1")},
+				view: registry.View{Exports: []mcs.Export{export("cls2", 1000, "10.2.0.1")}, Unknown: []string{"cls3"}},
+			},
+			want: "cls2=10.2.0.1 cls3=10.3.0.1", refused: "cls3",
+		},
+		"slices of an older, unknown cluster have it": {
+			facts: importFacts{
+				imp: imp("cls2=1000,cls3=500"), slices: []*discoveryv1.EndpointSlice{slice("cls3", "10.2.0.1")},
+				view: registry.View{Exports: []mcs.Export{export("cls2", 1000, "10.2.0.1", "10.2.0.2")}, Unknown: []string{"cls3"}},
+			},
+			want: "cls2=10.2.0.2", unchanged: "cls3", refused: "cls2",
+		},
+		"slices that cannot be written have it": {
+			facts: importFacts{
+				slices: []*discoveryv1.EndpointSlice{slice("cls3", "10.2.0.1")}, view: registry.View{Exports: []mcs.Export{export("cls2", 1000, "10.2.0.1"), export("cls3", 2000, "10.2.0.1")}},
+			},
+			fixed: []string{"cls3"}, want: "cls2=10.2.0.1", unchanged: "cls3", refused: "cls3",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := tt.facts
+			f.key, f.cluster, f.namespace, f.synced, f.now, f.staleRule = webKey, "cls1", true, true, time.Unix(10_000, 0), mcs.StaleRule{Policy: mcs.StaleWithdraw}
+			d := decideImport(f)
+			if tt.fixed != nil {
+				d = d.withRefused(f, tt.fixed, f.slices)
+			}
+			var got []string
+			for _, e := range d.wanted() {
+				var addresses []string
+				for _, b := range e.Backends {
+					for _, ep := range b.Endpoints {
+						addresses = append(addresses, ep.Address.String())
+					}
+				}
+				got = append(got, e.Cluster+"="+strings.Join(addresses, ","))
+			}
+			if text := strings.Join(got, " "); text != tt.want {
+				t.Errorf("in use are %q, want %q", text, tt.want)
+			}
+			if text := strings.Join(d.unchanged(), ","); text != tt.unchanged {
+				t.Errorf("the slices of %q stay as they are, want %q", text, tt.unchanged)
+			}
+			refused := ""
+			for _, r := range d.allRefusals() {
+				if r.Reason == policy.ReasonOther {
+					refused += r.Cluster
+				}
+			}
+			if isRefused := strings.Contains(d.refused.Reason, string(policy.ReasonOther)); refused != tt.refused || isRefused != (refused != "") {
+				t.Errorf("refused are endpoints of %q, want %q; condition %+v", refused, tt.refused, d.refused)
 			}
 		})
 	}

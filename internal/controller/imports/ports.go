@@ -56,5 +56,5 @@ func (n *portNames) forget(key mcs.Key) { n.pending.Delete(key) }
 
 // planPorts plans the ports of the derived Service and the slices.
 func (r *Controller) planPorts(f importFacts, d importDecision, usable mcs.Merged) (plan.PortPlan, time.Duration) {
-	return r.portNames.plan(plan.PortInput{Key: f.key, Service: f.derived, Merged: usable, Exports: d.endpoints, Slices: f.slices}, r.now())
+	return r.portNames.plan(plan.PortInput{Key: f.key, Service: f.derived, Merged: usable, Exports: d.wanted(), Slices: f.slices}, r.now())
 }

@@ -44,8 +44,8 @@ func (r *Controller) planSlices(f importFacts, d importDecision, o importObjects
 	return plan.Slices(plan.SliceInput{
 		Key:          f.key,
 		Merged:       o.usable,
-		Exports:      d.endpoints,
-		Unknown:      d.untouched,
+		Exports:      d.wanted(),
+		Unknown:      d.unchanged(),
 		LocalCluster: f.cluster,
 		Derived:      nameOrDefault(o.derived, f.derivedName),
 		PortNames:    o.ports.Names,

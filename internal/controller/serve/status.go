@@ -31,6 +31,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/pathhealth"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/policy"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
@@ -411,9 +412,12 @@ func (s *statusSource) service(ctx context.Context, session *membership.Session,
 	if found {
 		in.Import = &imp
 	}
-	for _, c := range plan.DecidePrecedence(in).Merge().Conflicts {
+	precedence := plan.DecidePrecedence(in)
+	for _, c := range precedence.Merge().Conflicts {
 		out.Conflicts = append(out.Conflicts, fmt.Sprintf("%s: %s", c.Reason, c.Message))
 	}
+	_, shared := mcs.OwnAddresses(precedence.Exports)
+	out.Refused = append(out.Refused, policy.OfShared(shared)...)
 	return out, err
 }
 
