@@ -189,6 +189,14 @@ var Attacks = []Attack{
 		Test:      "TestAttack_ImpossibleTimes",
 	},
 	{
+		Name: "Shadowed addresses", Actor: Member, Findings: []string{"N6"},
+		Does:      "It exports the addresses of another cluster's pods as not ready, in ten groups of ports, and those that its next pods will have",
+		Prevented: "An address and port of the other cluster has another state than that cluster says, or is in the slices of two clusters",
+		Effect: "It can claim addresses in services that it exported first, and in clusters that import the service for the first time on Cloud Map with an older time; " +
+			"each claim is a conflict on the ServiceExports of all clusters",
+		Test: "TestAttack_ShadowedAddresses",
+	},
+	{
 		Name: "Names in Unicode", Actor: Member, Findings: []string{"F16", "F18"},
 		Does:      "It exports names, labels and annotations of 4 KiB, with letters of other alphabets, control characters and characters that change the direction of text",
 		Prevented: "One of these names, keys or label values is imported",
