@@ -58,7 +58,7 @@ func (t *Takeover) GatherObjects(ctx context.Context, key mcs.Key, imp *mcsv1bet
 		o.NotOwnedMessage = "the clusterset exports this service, but its ServiceImport was created by the AWS Cloud Map MCS Controller for K8s: " +
 			"run this controller with --import-from-aws-controller to have it taken over with its IP"
 	}
-	if d.Name == mcs.DerivedName(key) && len(d.Superfluous) == 0 {
+	if mcs.IsDerivedNameOf(d.Name, key) && len(d.Superfluous) == 0 {
 		return o, nil
 	}
 	o.Slices, err = t.listSlices(ctx, key.Namespace, append(slices.Clone(d.Superfluous), d.Service))

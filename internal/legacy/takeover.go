@@ -89,13 +89,16 @@ type Derived struct {
 	Superfluous []*corev1.Service
 }
 
-// ChooseDerived returns the derived Service of key. standard is the Service with the name mcs.DerivedName, nil if there is none, and
+// ChooseDerived returns the derived Service of key. standard is the Service with a derived name of key, nil if there is none, and
 // candidates are those with the import's label. Neither is changed.
 //
 // An import that was taken over keeps one of the legacy controller's Services, because clients use its IP: the ServiceImport names
 // it. Before the takeover, which takeOver allows, it is the oldest one.
 func ChooseDerived(key mcs.Key, imp *mcsv1beta1.ServiceImport, standard *corev1.Service, candidates []*corev1.Service, takeOver bool) Derived {
 	d := Derived{Name: mcs.DerivedName(key), Service: standard, Foreign: standard != nil && !plan.IsManaged(standard)}
+	if standard != nil {
+		d.Name = standard.Name
+	}
 	if imp == nil {
 		return d
 	}

@@ -14,25 +14,48 @@ import (
 
 const (
 	derivedNamePrefix = "imported-"
-	// derivedNameHash is the number of base32 characters of the hash in a derived name: 10 x 5 bits. By the birthday
-	// bound, 10,000 services of one namespace collide with a probability of 10^8/2^51, one in twenty million.
-	derivedNameHash = 10
+	// derivedNameHash is the number of base32 characters of the hash in a derived name: 20 x 5 = 100 bits. A name that
+	// shares the derived name of a given service takes 2^100 hashes, which no computer makes. Two names that share one take
+	// 2^50, 14 hours at 22 GH/s, the rate of one GPU: both are of one's own, and only one is imported.
+	derivedNameHash = 20
+	// shortNameHash is that of versions before 0.1.0: 50 bits. Two names took 2^25 hashes, 25 seconds of one core, and a
+	// second one to a given name 2^50.
+	shortNameHash = 10
 )
 
 // DerivedName returns the name of the derived Service of k, which is also the prefix of the names of the imported
-// EndpointSlices. It is the same in every cluster, and a DNS label for a key of any length.
-func DerivedName(k Key) string {
+// EndpointSlices. It is the same in every cluster, and a DNS label for a key of any length. An import that an earlier version
+// created keeps its ShortDerivedName.
+func DerivedName(k Key) string { return derivedName(k, derivedNameHash) }
+
+// ShortDerivedName returns the derived name of k in versions before 0.1.0. DerivedName begins with it.
+func ShortDerivedName(k Key) string { return derivedName(k, shortNameHash) }
+
+func derivedName(k Key, length int) string {
 	sum := sha256.Sum256([]byte(k.String()))
 	hash := base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:])
-	return derivedNamePrefix + strings.ToLower(hash[:derivedNameHash])
+	return derivedNamePrefix + strings.ToLower(hash[:length])
 }
 
-// CutDerivedName splits the name of an object into the name of a derived Service, which it begins with, and the rest.
+// IsDerivedNameOf reports whether name is the derived name of k, in this version or an earlier one.
+func IsDerivedNameOf(name string, k Key) bool {
+	return name == DerivedName(k) || name == ShortDerivedName(k)
+}
+
+// ShortenDerivedName returns the ShortDerivedName of the services with the derived name name, which is a short one or not.
+func ShortenDerivedName(name string) string {
+	return name[:min(len(name), len(derivedNamePrefix)+shortNameHash)]
+}
+
+// CutDerivedName splits the name of an object into the name of a derived Service, which it begins with, and the rest, which
+// begins with a hyphen if there is any.
 func CutDerivedName(name string) (derived, rest string, ok bool) {
-	const length = len(derivedNamePrefix) + derivedNameHash
-	if len(name) < length || !strings.HasPrefix(name, derivedNamePrefix) {
+	hash, isDerived := strings.CutPrefix(name, derivedNamePrefix)
+	hash, _, _ = strings.Cut(hash, "-")
+	if !isDerived || len(hash) != derivedNameHash && len(hash) != shortNameHash {
 		return "", "", false
 	}
+	length := len(derivedNamePrefix) + len(hash)
 	return name[:length], name[length:], true
 }
 
@@ -43,7 +66,7 @@ func IsDerivedName(name string) bool {
 }
 
 // ParseSliceName returns the name of the derived Service and the source cluster in the name of an imported slice, such as
-// "imported-abcdefghij-cls1-ipv4-0". The slices that Kubernetes creates for a Service have other names.
+// "imported-abcdefghij0123456789-cls1-ipv4-0". The slices that Kubernetes creates for a Service have other names.
 func ParseSliceName(s *discoveryv1.EndpointSlice) (derived, cluster string, ok bool) {
 	derived, rest, ok := CutDerivedName(s.Name)
 	if !ok {
@@ -76,7 +99,7 @@ func ImportOf(svc *corev1.Service) string {
 			return o.Name
 		}
 	}
-	if name := svc.Labels[mcsv1beta1.LabelServiceName]; name != "" && svc.Name == DerivedName(Key{Namespace: svc.Namespace, Name: name}) {
+	if name := svc.Labels[mcsv1beta1.LabelServiceName]; name != "" && IsDerivedNameOf(svc.Name, Key{Namespace: svc.Namespace, Name: name}) {
 		return name
 	}
 	return ""

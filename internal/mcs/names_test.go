@@ -11,11 +11,21 @@ import (
 func TestDerivedName(t *testing.T) {
 	// Users refer to these names in dashboards and policies: they must never change.
 	for key, want := range map[Key]string{
-		{Namespace: "demo", Name: "nginx-hello"}:   "imported-s7godqwwgv",
-		{Namespace: "default", Name: "kubernetes"}: "imported-ifobkqj5rv",
+		{Namespace: "demo", Name: "nginx-hello"}:   "imported-s7godqwwgvtgy2scvval",
+		{Namespace: "default", Name: "kubernetes"}: "imported-ifobkqj5rvzjhtdftcad",
 	} {
 		if got := DerivedName(key); got != want {
 			t.Errorf("DerivedName(%s) = %q, want %q", key, got, want)
+		}
+		short := want[:len("imported-")+10] // of versions before 0.1.0
+		if got := ShortDerivedName(key); got != short {
+			t.Errorf("ShortDerivedName(%s) = %q, want %q", key, got, short)
+		}
+		if got := ShortenDerivedName(want) + ShortenDerivedName(short) + ShortenDerivedName(""); got != short+short {
+			t.Errorf("the short names of %q, of itself and of nothing are %q", want, got)
+		}
+		if !IsDerivedNameOf(want, key) || !IsDerivedNameOf(short, key) || IsDerivedNameOf(want[:len(want)-1], key) || IsDerivedNameOf("", key) {
+			t.Errorf("IsDerivedNameOf(%s) accepts other names than %q and %q", key, want, short)
 		}
 	}
 	if DerivedName(Key{"ab", "c"}) == DerivedName(Key{"a", "bc"}) {
@@ -31,6 +41,23 @@ func TestDerivedName(t *testing.T) {
 	}
 	if len(seen) != 10_000 {
 		t.Errorf("%d different names of 10000", len(seen))
+	}
+}
+
+func TestCutDerivedName(t *testing.T) {
+	const short, long = "imported-abcdefghij", "imported-abcdefghijklmnopqrst"
+	for name, want := range map[string][2]string{
+		short: {short}, long: {long}, short + "-cls1-ipv4-0": {short, "-cls1-ipv4-0"}, long + "-cls1-ipv4-0": {long, "-cls1-ipv4-0"},
+		short + "-headless": {short, "-headless"}, long + "-": {long, "-"},
+		short + "k": {}, long + "u": {}, short[:len(short)-1]: {}, "imported-": {}, "imported": {}, "web": {}, "": {}, "x" + long: {}, short + ".cls1": {},
+	} {
+		derived, rest, ok := CutDerivedName(name)
+		if derived != want[0] || rest != want[1] || ok != (want[0] != "") {
+			t.Errorf("CutDerivedName(%q) = %q, %q, %t, want %q", name, derived, rest, ok, want)
+		}
+		if got := IsDerivedName(name); got != (name == short || name == long) {
+			t.Errorf("IsDerivedName(%q) = %t", name, got)
+		}
 	}
 }
 

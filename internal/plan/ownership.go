@@ -15,22 +15,55 @@ import (
 // IsDerivedService reports whether svc is a derived Service of key that this controller created or took over. Other clients may
 // overwrite the managed-by label, so a Service with the derived name is recognized by any other mark of this controller too.
 func IsDerivedService(key mcs.Key, svc *corev1.Service) bool {
-	if IsManaged(svc) {
+	switch {
+	case ImportWithSameName(key, svc) != "":
+		return false
+	case IsManaged(svc):
 		return true
 	}
-	return svc.Name == mcs.DerivedName(key) &&
+	return mcs.IsDerivedNameOf(svc.Name, key) &&
 		(svc.Labels[mcsv1beta1.LabelServiceName] == key.Name || IsHeld(svc) || slices.Contains(ImportOwners(svc), key.Name))
+}
+
+// ImportWithSameName returns the name of another import of this controller that obj belongs to, although its name is, or
+// begins with, the derived name of key: the hashes of both names are the same. It is "" if there is none.
+//
+// The label of obj tells the import, else its owner. Other clients may change both, so they count only if that import has
+// this derived name too. The one to which the object belongs keeps it, and the other does not touch it.
+func ImportWithSameName(key mcs.Key, obj metav1.Object) string {
+	derived, _, ok := mcs.CutDerivedName(obj.GetName())
+	if !ok || !mcs.IsDerivedNameOf(derived, key) {
+		return ""
+	}
+	for _, name := range append([]string{obj.GetLabels()[mcsv1beta1.LabelServiceName]}, ImportOwners(obj)...) {
+		if name == key.Name {
+			return ""
+		}
+		if name != "" && mcs.IsDerivedNameOf(derived, mcs.Key{Namespace: obj.GetNamespace(), Name: name}) {
+			return name
+		}
+	}
+	return ""
+}
+
+// DerivedName returns the name of the derived Service of key, whose ServiceImport is imp: the one that imp names, because
+// that of an earlier version, or of the legacy controller, keeps its name. imp may be nil.
+func DerivedName(key mcs.Key, imp *mcsv1beta1.ServiceImport) string {
+	if imp != nil && mcs.IsDerivedName(imp.Annotations[AnnotationDerivedService]) {
+		return imp.Annotations[AnnotationDerivedService]
+	}
+	return mcs.DerivedName(key)
 }
 
 // IsOwnImport reports whether this controller created imp or took it over. Other clients may overwrite the managed-by label, so imp is
 // recognized by its derived Service and by the imported slices that it owns too.
 func IsOwnImport(imp *mcsv1beta1.ServiceImport, imported []*discoveryv1.EndpointSlice) bool {
 	key := mcs.Key{Namespace: imp.Namespace, Name: imp.Name}
-	if IsManaged(imp) || imp.Annotations[AnnotationDerivedService] == mcs.DerivedName(key) {
+	if IsManaged(imp) || mcs.IsDerivedNameOf(imp.Annotations[AnnotationDerivedService], key) {
 		return true
 	}
 	return slices.ContainsFunc(imported, func(s *discoveryv1.EndpointSlice) bool {
-		return isImportedSlice(key, s) && slices.ContainsFunc(s.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == imp.UID })
+		return IsImportedSlice(key, s) && slices.ContainsFunc(s.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == imp.UID })
 	})
 }
 
@@ -45,10 +78,10 @@ func ImportOwners(obj metav1.Object) []string {
 	return out
 }
 
-// isImportedSlice reports whether s is an imported slice of key that this controller created.
-func isImportedSlice(key mcs.Key, s *discoveryv1.EndpointSlice) bool {
+// IsImportedSlice reports whether s is an imported slice of key that this controller created.
+func IsImportedSlice(key mcs.Key, s *discoveryv1.EndpointSlice) bool {
 	derived, _, ok := mcs.ParseSliceName(s)
-	return ok && derived == mcs.DerivedName(key) || IsManaged(s) && s.Labels[mcsv1beta1.LabelServiceName] == key.Name
+	return ok && mcs.IsDerivedNameOf(derived, key) && ImportWithSameName(key, s) == "" || IsManaged(s) && s.Labels[mcsv1beta1.LabelServiceName] == key.Name
 }
 
 // SourceCluster returns the source cluster of an imported slice. Its name has it, which no client can change as it can change the label.

@@ -39,6 +39,68 @@ func TestIsDerivedService(t *testing.T) {
 	}
 }
 
+// TestNamesWithOneHash: two services of one namespace have the same short derived name. Objects with it belong to the one that their label tells, else
+// their owner, whatever else another client writes there.
+func TestNamesWithOneHash(t *testing.T) {
+	one, two := mcs.Key{Namespace: "shop", Name: "sf21a8f"}, mcs.Key{Namespace: "shop", Name: "s1e37560"}
+	short := mcs.ShortDerivedName(one)
+	if short != mcs.ShortDerivedName(two) || mcs.DerivedName(one) == mcs.DerivedName(two) {
+		t.Fatal("the short names differ, or the long ones do not")
+	}
+	owner := func(name string) metav1.OwnerReference {
+		return metav1.OwnerReference{APIVersion: "multicluster.x-k8s.io/v1beta1", Kind: "ServiceImport", Name: name}
+	}
+	tests := []struct {
+		name, object, label string
+		owners              []metav1.OwnerReference
+		ofOne, ofTwo        bool
+	}{
+		{"the label of one", short, one.Name, nil, true, false},
+		{"the label of two", short, two.Name, nil, false, true},
+		{"the label of one, both owners", short, one.Name, []metav1.OwnerReference{owner(two.Name), owner(one.Name)}, true, false},
+		{"no label, the owner of two", short, "", []metav1.OwnerReference{owner(two.Name)}, false, true},
+		{"the label of a name with another hash, the owner of one", short, "web", []metav1.OwnerReference{owner(one.Name)}, true, false},
+		{"the label of a name with another hash", short, "web", nil, true, true},
+		{"no marks", short, "", nil, true, true},
+		{"the long name of one, the label of two", mcs.DerivedName(one), two.Name, nil, true, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			meta := metav1.ObjectMeta{Namespace: "shop", Name: tt.object, Labels: map[string]string{LabelAppManagedBy: ManagedBy}, OwnerReferences: tt.owners}
+			if tt.label != "" {
+				meta.Labels[mcsv1beta1.LabelServiceName] = tt.label
+			}
+			svc := &corev1.Service{ObjectMeta: meta}
+			if got := [2]bool{IsDerivedService(one, svc), IsDerivedService(two, svc)}; got != [2]bool{tt.ofOne, tt.ofTwo} {
+				t.Errorf("the Service is of one and two: %t", got)
+			}
+			slice := &discoveryv1.EndpointSlice{ObjectMeta: *meta.DeepCopy(), AddressType: discoveryv1.AddressTypeIPv4}
+			slice.Name += "-cls1-ipv4-0"
+			if tt.object == short {
+				if got := [2]bool{IsImportedSlice(one, slice), IsImportedSlice(two, slice)}; got != [2]bool{tt.ofOne, tt.ofTwo} {
+					t.Errorf("the slice is of one and two: %t", got)
+				}
+			}
+		})
+	}
+}
+
+func TestDerivedName(t *testing.T) {
+	legacy := "imported-0123456789"
+	for annotation, want := range map[string]string{
+		mcs.ShortDerivedName(ownedKey): mcs.ShortDerivedName(ownedKey), mcs.DerivedName(ownedKey): mcs.DerivedName(ownedKey), legacy: legacy,
+		"": mcs.DerivedName(ownedKey), "kubernetes": mcs.DerivedName(ownedKey), `[{"cluster":"a"}]`: mcs.DerivedName(ownedKey),
+	} {
+		imp := &mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{AnnotationDerivedService: annotation}}}
+		if got := DerivedName(ownedKey, imp); got != want {
+			t.Errorf("with annotation %q the derived Service is %q, want %q", annotation, got, want)
+		}
+	}
+	if got := DerivedName(ownedKey, nil); got != mcs.DerivedName(ownedKey) {
+		t.Errorf("without a ServiceImport it is %q", got)
+	}
+}
+
 func TestSourceCluster(t *testing.T) {
 	derived := mcs.DerivedName(ownedKey)
 	tests := []struct{ name, family, want string }{

@@ -181,7 +181,7 @@ func newPortState(in PortInput) *portState {
 		}
 	}
 	for _, slice := range in.Slices {
-		if slice.DeletionTimestamp != nil || len(slice.Endpoints) == 0 || !isImportedSlice(in.Key, slice) {
+		if slice.DeletionTimestamp != nil || len(slice.Endpoints) == 0 || !IsImportedSlice(in.Key, slice) {
 			continue
 		}
 		c := carriedPorts{SourceCluster(slice), map[string]portID{}}

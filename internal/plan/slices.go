@@ -132,7 +132,7 @@ func Slices(in SliceInput) SliceChanges {
 
 // isManaged reports whether Slices may change s.
 func (in SliceInput) isManaged(s *discoveryv1.EndpointSlice) bool {
-	return s.Namespace == in.Key.Namespace && isImportedSlice(in.Key, s) &&
+	return s.Namespace == in.Key.Namespace && IsImportedSlice(in.Key, s) &&
 		!slices.Contains(in.Unknown, SourceCluster(s))
 }
 
@@ -156,7 +156,7 @@ func (in SliceInput) desiredSlice(id poolID, d *draft, taken map[string]bool) *d
 	if d.from != nil {
 		s.ObjectMeta = *d.from.ObjectMeta.DeepCopy()
 	} else {
-		s.Namespace, s.Name = in.Key.Namespace, newSliceName(in.Key, id, taken)
+		s.Namespace, s.Name = in.Key.Namespace, newSliceName(in.derivedName(), id, taken)
 	}
 	s.Labels = withKeys(s.Labels, map[string]string{
 		discoveryv1.LabelServiceName:  in.serviceName(),
@@ -182,7 +182,21 @@ func (in SliceInput) serviceName() string {
 	if in.Merged.Type == mcsv1beta1.ClusterSetIP {
 		return cmp.Or(in.Derived, mcs.DerivedName(in.Key))
 	}
-	return mcs.DerivedName(in.Key) + headlessSuffix
+	return in.derivedName() + headlessSuffix
+}
+
+// derivedName returns the derived name of the import, with which the names of new slices begin. An import of an earlier
+// version keeps its own, so that this version can be replaced by that one again: the derived Service has it, or if the
+// import is headless the existing slices.
+func (in SliceInput) derivedName() string {
+	short := mcs.ShortDerivedName(in.Key)
+	isShort := func(s *discoveryv1.EndpointSlice) bool {
+		return DerivedNameOfSlice(s) == short && IsImportedSlice(in.Key, s)
+	}
+	if in.Derived == short || in.Merged.Type == mcsv1beta1.Headless && slices.ContainsFunc(in.Existing, isShort) {
+		return short
+	}
+	return mcs.DerivedName(in.Key)
 }
 
 // headlessSuffix distinguishes the Service name in the slices of a headless import from that of the derived Service.
@@ -209,10 +223,10 @@ func ExportsOf(m mcs.Merged, existing []*discoveryv1.EndpointSlice, clusters []s
 	return out
 }
 
-// newSliceName returns the first free name of the pool, such as "imported-abcdefghij-cls1-ipv4-0": names sort by source cluster and
-// family. A name has at most 19+1+63+1+4+1 characters and an index, well below the limit of 253.
-func newSliceName(key mcs.Key, id poolID, taken map[string]bool) string {
-	prefix := fmt.Sprintf("%s-%s-%s", mcs.DerivedName(key), id.cluster, strings.ToLower(string(id.family)))
+// newSliceName returns the first free name of the pool, such as "imported-abcdefghij0123456789-cls1-ipv4-0": names sort by source
+// cluster and family. A name has at most 29+1+63+1+4+1 characters and an index, well below the limit of 253.
+func newSliceName(derived string, id poolID, taken map[string]bool) string {
+	prefix := fmt.Sprintf("%s-%s-%s", derived, id.cluster, strings.ToLower(string(id.family)))
 	for i := 0; ; i++ {
 		name := fmt.Sprintf("%s-%d", prefix, i)
 		if !taken[name] {

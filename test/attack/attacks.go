@@ -379,6 +379,13 @@ var Attacks = []Attack{
 		Test:      "TestAttack_KeysOfMeshesAndLoadBalancers",
 	},
 	{
+		Name: "Colliding names", Actor: Member,
+		Does:      "It exports a service whose name has the same hash, in its first 50 bits, as that of another cluster's service in the same namespace",
+		Prevented: "The two imports share a derived Service, and the controller writes while nothing changes",
+		Effect:    "None: names of derived Services have 100 bits. Two names of its own that share these take 2^50 hashes, and one of them is not imported",
+		Test:      "TestAttack_CollidingNames",
+	},
+	{
 		Name: "Stolen token", Actor: Thief, Findings: []string{"F11"},
 		Does:      "It updates, patches, relabels and deletes Services and EndpointSlices of others, creates Services with external IPs, and reads Secrets",
 		Prevented: "The API server allows one of these requests",

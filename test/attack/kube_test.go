@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -25,6 +26,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
@@ -404,11 +406,11 @@ func TestAttack_ServiceNetwork(t *testing.T) {
 	k.clusterSetIP(exported)
 }
 
-// clusterSetIP waits until the import of key has a clusterset IP.
-func (k *kubernetes) clusterSetIP(key mcs.Key) {
+// clusterSetIP waits until the import of key has a clusterset IP, and returns it.
+func (k *kubernetes) clusterSetIP(key mcs.Key) string {
 	k.t.Helper()
+	var imp mcsv1beta1.ServiceImport
 	k.eventually("clusterset IP of "+key.String(), func() error {
-		var imp mcsv1beta1.ServiceImport
 		if err := k.get(key, &imp); err != nil {
 			return err
 		}
@@ -417,6 +419,7 @@ func (k *kubernetes) clusterSetIP(key mcs.Key) {
 		}
 		return nil
 	})
+	return imp.Spec.IPs[0]
 }
 
 func TestAttack_LabelledServices(t *testing.T) {
@@ -584,6 +587,71 @@ func TestAttack_EditedImport(t *testing.T) {
 		return nil
 	})
 	k.imported(k.key, "10.1.0.1")
+}
+
+// collisions returns two names of services of namespace shop whose short derived names are the same: the first 50 bits of their hashes are. They were found with 31,683,936 hashes.
+func collisions() (a, b mcs.Key) {
+	return mcs.Key{Namespace: "shop", Name: "sf21a8f"}, mcs.Key{Namespace: "shop", Name: "s1e37560"}
+}
+
+func TestAttack_CollidingNames(t *testing.T) {
+	const watched = 500 * time.Millisecond // two reconcilers that share a Service wrote it 188 times a second
+	k := inKubernetes(t)
+	one, two := collisions()
+	k.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: one.Namespace}})
+	k.cleanUp(one.Namespace)
+	rightful, m := k.hostile(victim), k.hostile(intruder)
+	rightful.publish(one, nil, "10.1.0.1")
+	k.imported(one, "10.1.0.1")
+	ip := k.clusterSetIP(one)
+	m.publish(two, nil, "10.3.0.1")
+	k.imported(two, "10.3.0.1")
+	if other := k.clusterSetIP(two); other == ip {
+		t.Errorf("both imports have the IP %s", ip)
+	}
+	quiet := func(what string) {
+		t.Helper()
+		k.eventually(what, func() error {
+			before := k.versions(one.Namespace)
+			time.Sleep(watched)
+			if after := k.versions(one.Namespace); !maps.Equal(before, after) {
+				return fmt.Errorf("objects are written while nothing changes: %v, after %s %v", before, watched, after)
+			}
+			return nil
+		})
+	}
+	quiet("both imports")
+	if err := m.reg.Withdraw(t.Context(), two); err != nil {
+		t.Fatal(err)
+	}
+	k.eventually("the end of the second import", func() error {
+		if err := k.get(two, &mcsv1beta1.ServiceImport{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("it is there: %w", err)
+		}
+		return nil
+	})
+	quiet("the first import alone")
+	k.imported(one, "10.1.0.1")
+	if now := k.clusterSetIP(one); now != ip {
+		t.Errorf("the import that stays has the IP %s, and had %s", now, ip)
+	}
+}
+
+// versions returns the resource versions of the Services, ServiceImports and EndpointSlices of a namespace.
+func (k *kubernetes) versions(namespace string) map[string]string {
+	k.t.Helper()
+	out := map[string]string{}
+	for _, list := range []client.ObjectList{&corev1.ServiceList{}, &mcsv1beta1.ServiceImportList{}, &discoveryv1.EndpointSliceList{}} {
+		if err := k.Admin.List(k.t.Context(), list, client.InNamespace(namespace)); err != nil {
+			k.t.Fatal(err)
+		}
+		_ = meta.EachListItem(list, func(obj runtime.Object) error {
+			o := obj.(client.Object)
+			out[fmt.Sprintf("%T %s", o, o.GetName())] = o.GetResourceVersion()
+			return nil
+		})
+	}
+	return out
 }
 
 func TestAttack_SquattedDerivedService(t *testing.T) {

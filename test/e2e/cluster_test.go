@@ -378,8 +378,12 @@ func serviceImport(ctx context.Context, c cluster, ns, name string) (*mcsv1beta1
 
 // derivedService returns the Service that gives an import its IP.
 func derivedService(ctx context.Context, c cluster, ns, name string) (*corev1.Service, error) {
+	imp, err := serviceImport(ctx, c, ns, name)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, err
+	}
 	var svc corev1.Service
-	if err := c.Get(ctx, client.ObjectKey{Namespace: ns, Name: mcs.DerivedName(mcs.Key{Namespace: ns, Name: name})}, &svc); err != nil {
+	if err := c.Get(ctx, client.ObjectKey{Namespace: ns, Name: plan.DerivedName(mcs.Key{Namespace: ns, Name: name}, imp)}, &svc); err != nil {
 		return nil, fmt.Errorf("%s: %w", c.name, err)
 	}
 	return &svc, nil

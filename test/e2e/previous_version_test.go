@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/tutorial"
 )
@@ -321,7 +322,7 @@ func importObjects(ctx context.Context, c cluster, ns string) (map[string]string
 	out := map[string]string{}
 	for _, imp := range imports.Items {
 		var derived corev1.Service
-		if err := c.Get(ctx, client.ObjectKey{Namespace: ns, Name: mcs.DerivedName(mcs.Key{Namespace: ns, Name: imp.Name})}, &derived); err != nil {
+		if err := c.Get(ctx, client.ObjectKey{Namespace: ns, Name: plan.DerivedName(mcs.Key{Namespace: ns, Name: imp.Name}, &imp)}, &derived); err != nil {
 			return nil, fmt.Errorf("%s: the derived Service of %s: %w", c.name, imp.Name, err)
 		}
 		out[imp.Name] = fmt.Sprintf("ServiceImport %s %v, Service %s %v", imp.UID, imp.Spec.IPs, derived.UID, derived.Spec.ClusterIPs)

@@ -91,7 +91,7 @@ func Steps(registry string, clusters int) []Step {
 			[]Command{
 				wait("kubectl --context cls2 -n demo get serviceimports nginx-hello -o yaml", soon, matches(
 					`type: ClusterSetIP`, `(?m)^  ips:\n  - 172\.20\.\d+\.\d+$`, `port: 80\n\s+protocol: TCP`,
-					`multicluster.k8s.aws/derived-service: imported-[a-z0-9]{10}`, `- cluster: cls1`, `endpointSliceObjects: Present`,
+					`multicluster.k8s.aws/derived-service: imported-[a-z0-9]{20}`, `- cluster: cls1`, `endpointSliceObjects: Present`,
 					`reason: Ready\n\s+status: "True"\n\s+type: Ready`)),
 			}},
 		{8, "Look at the imported EndpointSlice in cls2",

@@ -111,7 +111,7 @@ func (f *ServiceFacts) readObjects(ctx context.Context, k *session.Cluster, key 
 	if f.Import, err = readObject(ctx, k, key.Namespace, key.Name, &mcsv1beta1.ServiceImport{}); err != nil {
 		return err
 	}
-	if f.derived, err = readObject(ctx, k, key.Namespace, mcs.DerivedName(key), &corev1.Service{}); err != nil {
+	if f.derived, err = readObject(ctx, k, key.Namespace, plan.DerivedName(key, f.Import), &corev1.Service{}); err != nil {
 		return err
 	}
 	if f.slices, err = listSlices(ctx, k, key, client.MatchingLabels{discoveryv1.LabelServiceName: key.Name}); err != nil {

@@ -208,7 +208,7 @@ func diagnosis(key mcs.Key, probe bool) doctor.Diagnosis {
 		}},
 		{Context: "dublin", Name: "import", Steps: []check.Check{
 			ok("permissions", "the controller has all required permissions"), ok("controller", "v0.1.0, cluster dublin of clusterset production"), ok("registry", "has exports of frankfurt"),
-			ok("ServiceImport", "ClusterSetIP 172.20.15.28 from frankfurt"), ok("derived Service", "imported-5fnbeuqwr2 172.20.15.28"),
+			ok("ServiceImport", "ClusterSetIP 172.20.15.28 from frankfurt"), ok("derived Service", "imported-s43vmrvr32z5fvoea3gr 172.20.15.28"),
 			{Name: "imported slices", Result: check.Warning, Detail: "3 of 5 endpoints from frankfurt are ready (4 in frankfurt)", Remedy: "changes take one or two seconds: run this command again"},
 			{Name: "CoreDNS", Result: check.Failed, Detail: "clusterset.local is not enabled", Remedy: "run kubectl mcs dns enable --context dublin"},
 		}},

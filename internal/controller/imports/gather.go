@@ -115,32 +115,32 @@ func (r *Controller) gatherSlices(ctx context.Context, f *importFacts) error {
 			}
 		}
 	}
-	list, err := kube.ListSlices(ctx, r.client, f.key.Namespace, kube.IndexImport, mcs.DerivedName(f.key))
+	list, err := kube.ListSlices(ctx, r.client, f.key.Namespace, kube.IndexImport, mcs.ShortDerivedName(f.key))
 	f.slices = make([]*discoveryv1.EndpointSlice, 0, len(list))
 	for i := range list {
-		f.slices = append(f.slices, &list[i])
+		if plan.IsImportedSlice(f.key, &list[i]) {
+			f.slices = append(f.slices, &list[i])
+		}
 	}
 	return err
 }
 
 // gatherDerived reads the derived Service, held Services, and the objects that another controller created for the import.
 func (r *Controller) gatherDerived(ctx context.Context, f *importFacts) error {
-	f.derivedName = mcs.DerivedName(f.key)
-	var svc corev1.Service
-	found, err := kube.Find(ctx, r.client, types.NamespacedName{Namespace: f.key.Namespace, Name: f.derivedName}, &svc, client.UnsafeDisableDeepCopy)
+	unused, err := r.findDerived(ctx, f)
 	if err != nil {
 		return err
-	}
-	if found {
-		f.derived = &svc
 	}
 	candidates, err := kube.ListDerivedServices(ctx, r.client, f.key)
 	if err != nil {
 		return err
 	}
 	f.held = heldServices(f.key, candidates)
-	if found && plan.IsHeld(&svc) && !slices.ContainsFunc(f.held, func(h *corev1.Service) bool { return h.UID == svc.UID }) {
-		f.held = append(f.held, &svc) // another client removed the label of the index
+	for _, svc := range []*corev1.Service{f.derived, unused} {
+		if svc == nil || svc == f.derived && !plan.IsHeld(svc) || slices.ContainsFunc(f.held, func(h *corev1.Service) bool { return h.UID == svc.UID }) {
+			continue
+		}
+		f.held = append(f.held, svc) // another client removed the label of the index, or the Service is to be held
 	}
 	if r.takeover != nil {
 		if f.takeover, err = r.takeover.GatherObjects(ctx, f.key, f.imp, f.derived); err != nil {
@@ -152,6 +152,34 @@ func (r *Controller) gatherDerived(ctx context.Context, f *importFacts) error {
 		f.derived, f.derivedName = f.held[0], f.held[0].Name
 	}
 	return nil
+}
+
+// findDerived sets the derived Service: the one with the present name, or one with the short name of an earlier version if it is ours. It returns the
+// other one if both are ours, as after a downgrade: the import uses that which its ServiceImport names.
+func (r *Controller) findDerived(ctx context.Context, f *importFacts) (unused *corev1.Service, err error) {
+	find := func(name string) *corev1.Service {
+		var svc corev1.Service
+		found, findErr := kube.Find(ctx, r.client, types.NamespacedName{Namespace: f.key.Namespace, Name: name}, &svc, client.UnsafeDisableDeepCopy)
+		err = errors.Join(err, findErr)
+		if !found {
+			return nil
+		}
+		return &svc
+	}
+	present, short := find(mcs.DerivedName(f.key)), find(mcs.ShortDerivedName(f.key))
+	f.derived, f.derivedName = present, mcs.DerivedName(f.key)
+	if short == nil || !plan.IsDerivedService(f.key, short) {
+		return nil, err
+	}
+	isOwn := present != nil && plan.IsDerivedService(f.key, present)
+	if isOwn && plan.DerivedName(f.key, f.imp) != short.Name {
+		return short, err
+	}
+	f.derived, f.derivedName = short, short.Name
+	if isOwn {
+		unused = present
+	}
+	return unused, err
 }
 
 // heldServices returns those of services that hold the IPs of key. They have the name of a derived Service, this controller's or the legacy one's: a

@@ -31,9 +31,9 @@ func (m mapper) mapNamespaceToWaiters(_ context.Context, ns client.Object) []rec
 
 // mapDerivedService maps a Service with the name of a derived Service, or with our label, to its import.
 func (m mapper) mapDerivedService(ctx context.Context, svc client.Object) []reconcile.Request {
-	derived, rest, _ := mcs.CutDerivedName(svc.GetName())
-	if rest != "" {
-		derived = ""
+	derived := ""
+	if mcs.IsDerivedName(svc.GetName()) {
+		derived = svc.GetName()
 	}
 	return m.mapObject(ctx, svc, derived)
 }
@@ -55,7 +55,10 @@ func (m mapper) mapObject(ctx context.Context, obj client.Object, derived string
 		names = append(names, name)
 	}
 	matches := func(name string) bool {
-		return mcs.DerivedName(mcs.Key{Namespace: obj.GetNamespace(), Name: name}) == derived
+		return mcs.IsDerivedNameOf(derived, mcs.Key{Namespace: obj.GetNamespace(), Name: name})
+	}
+	if derived != "" {
+		names = append(names, m.findReported(obj.GetNamespace(), matches)...)
 	}
 	if (len(names) == 0 || !managed) && derived != "" && !slices.ContainsFunc(names, matches) {
 		names = append(names, m.findImports(ctx, obj.GetNamespace(), matches)...)
@@ -68,19 +71,23 @@ func (m mapper) mapObject(ctx context.Context, obj client.Object, derived string
 	return requests
 }
 
-// findImports returns the names of a namespace's imports that match, those that another object prevents included. It computes the
-// derived name of each and is used only for objects without label and owner.
-func (m mapper) findImports(ctx context.Context, namespace string, matches func(name string) bool) []string {
+// findImports returns the names of a namespace's imports that match. It computes the derived name of each and is used only for objects without label
+// and owner.
+func (m mapper) findImports(ctx context.Context, namespace string, matches func(name string) bool) (names []string) {
 	var imports mcsv1beta1.ServiceImportList
 	if err := m.client.List(ctx, &imports, client.InNamespace(namespace), client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
 		log.FromContext(ctx).Error(err, "Failed to find the import of an object", "namespace", namespace)
 	}
-	var names []string
 	for i := range imports.Items {
 		if matches(imports.Items[i].Name) {
 			names = append(names, imports.Items[i].Name)
 		}
 	}
+	return names
+}
+
+// findReported returns the names of a namespace's imports that match and that an object prevents, which may belong to another import.
+func (m mapper) findReported(namespace string, matches func(name string) bool) (names []string) {
 	m.reported.Range(func(key, _ any) bool {
 		if k := key.(mcs.Key); k.Namespace == namespace && matches(k.Name) {
 			names = append(names, k.Name)

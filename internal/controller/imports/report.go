@@ -3,6 +3,7 @@ package imports
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -10,7 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
@@ -23,27 +23,41 @@ import (
 // server restarts, needs no action.
 const failureGrace = 5 * time.Second
 
-// reportNotOwned reports that an object of another owner prevents the import: an event once, and condition Ready of a ServiceImport
-// that is ours.
+// reportNotOwned reports that an object of another owner, or of another import, prevents the import: an event once, and condition Ready of a
+// ServiceImport that is ours.
 func (r *Controller) reportNotOwned(ctx context.Context, f importFacts) error {
-	var obj client.Object = f.derived
-	message := "Service " + mcs.DerivedName(f.key) + " has the name that the import needs, but was not created by this controller: delete it"
-	if f.isForeign() {
-		obj = f.imp
-		message = "the clusterset exports this service, but its ServiceImport was not created by this controller, which leaves it alone: " +
-			"delete it to have it imported"
-		if f.takeover.NotOwnedMessage != "" {
-			message = f.takeover.NotOwnedMessage
-		}
-	}
+	message := f.notOwnedMessage()
 	if _, reported := r.reported.LoadOrStore(f.key, struct{}{}); !reported {
 		log.FromContext(ctx).Info("Service not imported", "reason", message)
-		r.events.Publish(kube.NotManaged(obj, message))
+		switch {
+		case f.isForeign():
+			r.events.Publish(kube.NotManaged(f.imp, message))
+		case plan.ImportWithSameName(f.key, f.derived) != "":
+			r.events.Publish(kube.ImportFailed(f.key, message))
+		default:
+			r.events.Publish(kube.NotManaged(f.derived, message))
+		}
 	}
 	if !f.isOwn() {
 		return nil
 	}
 	return r.updateNotReady(ctx, f.key, message, false)
+}
+
+// notOwnedMessage returns why the import is prevented by an object of another owner, or of another import, and how to allow it.
+func (f importFacts) notOwnedMessage() string {
+	switch {
+	case f.isForeign() && f.takeover.NotOwnedMessage != "":
+		return f.takeover.NotOwnedMessage
+	case f.isForeign():
+		return "the clusterset exports this service, but its ServiceImport was not created by this controller, which leaves it alone: " +
+			"delete it to have it imported"
+	}
+	if other := plan.ImportWithSameName(f.key, f.derived); other != "" {
+		return fmt.Sprintf("Service %s, which the import needs, is the derived Service of ServiceImport %s, because the hashes of both names "+
+			"are the same: export the service under another name", f.derived.Name, other)
+	}
+	return "Service " + f.derived.Name + " has the name that the import needs, but was not created by this controller: delete it"
 }
 
 // reportRefused records an event if imp did not have the reasons of c, the condition Refused, before.

@@ -3,19 +3,23 @@ package imports
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
@@ -70,5 +74,54 @@ func TestReportFailure(t *testing.T) {
 				t.Errorf("condition Ready is False: %t, want %t", reported, tt.want)
 			}
 		})
+	}
+}
+
+// TestNamesWithOneHash: an import whose derived Service is that of another one is refused and reported, and its end leaves that Service alone.
+func TestNamesWithOneHash(t *testing.T) {
+	first := mcs.Key{Namespace: "shop", Name: "sf21a8f"} // its short derived name is that of s1e37560
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{
+		Namespace: first.Namespace, Name: mcs.ShortDerivedName(first), UID: "1",
+		Labels: map[string]string{plan.LabelAppManagedBy: plan.ManagedBy, mcsv1beta1.LabelServiceName: first.Name},
+	}}
+	second := &mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "s1e37560", Labels: map[string]string{plan.LabelAppManagedBy: plan.ManagedBy}}}
+	f := importFacts{key: mcs.Key{Namespace: "shop", Name: second.Name}, namespace: true, synced: true, imp: second, derived: service}
+	exp := exportOf("cls2", 80)
+	exp.Key = f.key
+	f.view.Exports = []mcs.Export{exp}
+	if got := decideImport(f).verdict; got != verdictNotOwned {
+		t.Fatalf("the verdict is %d, want %d", got, verdictNotOwned)
+	}
+	api := fake.NewClientBuilder().WithScheme(controllertest.Scheme()).WithObjects(second, service).WithStatusSubresource(second).Build()
+	recorder := events.NewFakeRecorder(4)
+	r := &Controller{client: api, now: time.Now, events: kube.EventRecorder{Recorder: recorder}}
+	for range 2 {
+		if err := r.reportNotOwned(t.Context(), f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(recorder.Events); n != 1 {
+		t.Fatalf("%d events, want one", n)
+	}
+	var imp mcsv1beta1.ServiceImport
+	if err := api.Get(t.Context(), client.ObjectKeyFromObject(second), &imp); err != nil {
+		t.Fatal(err)
+	}
+	ready := meta.FindStatusCondition(imp.Status.Conditions, string(mcsv1beta1.ServiceImportConditionReady))
+	for where, text := range map[string]string{"event": <-recorder.Events, "condition": ready.Message} {
+		if !strings.Contains(text, "derived Service of ServiceImport sf21a8f") || !strings.Contains(text, "under another name") {
+			t.Errorf("the %s says %q", where, text)
+		}
+	}
+	if ready.Status != metav1.ConditionFalse {
+		t.Errorf("Ready is %s", ready.Status)
+	}
+
+	f.view.Exports, f.imp = nil, &imp
+	out := &outcome{}
+	r.removeImport(t.Context(), f, out)
+	var left corev1.Service
+	if err := api.Get(t.Context(), client.ObjectKeyFromObject(service), &left); err != nil || plan.IsHeld(&left) || out.err() != nil {
+		t.Errorf("the end of the second import changed the Service of the first one: held %t, %v, %v", plan.IsHeld(&left), err, out.err())
 	}
 }

@@ -15,7 +15,7 @@ import (
 // implements it.
 type Takeover interface {
 	// GatherObjects reads the objects that the other controller created for key's import. imp and derived are the ServiceImport and the
-	// Service named mcs.DerivedName, nil if they do not exist.
+	// Service with a derived name of key, nil if they do not exist.
 	GatherObjects(ctx context.Context, key mcs.Key, imp *mcsv1beta1.ServiceImport, derived *corev1.Service) (TakeoverObjects, error)
 	// RetireObjects deletes the objects that the other controller created for an import that is now ours, and returns when it has to be
 	// called again, 0 if never.

@@ -16,7 +16,7 @@ import (
 // Indices of the cache. Without them each reconcile would read all EndpointSlices, or Services, of a namespace.
 const (
 	// IndexService finds the slices with the name of a Service: mcs.NewExport decides which are exported, and reports the
-	// others. IndexImport finds the imported slices by mcs.DerivedName. Their names begin with it: a client can change a label, but not a name.
+	// others. IndexImport finds the imported slices by mcs.ShortDerivedName. Their names begin with it: a client can change a label, but not a name.
 	IndexService = "service"
 	IndexImport  = "import"
 	// IndexDerived finds the derived Services of a ServiceImport, of any implementation.
@@ -30,7 +30,7 @@ func AddIndices(ctx context.Context, indexer client.FieldIndexer) error {
 		return fmt.Errorf("indexing EndpointSlices: %w", err)
 	}
 	ofImport := func(obj client.Object) []string {
-		return nonEmpty(plan.DerivedNameOfSlice(obj.(*discoveryv1.EndpointSlice)))
+		return nonEmpty(mcs.ShortenDerivedName(plan.DerivedNameOfSlice(obj.(*discoveryv1.EndpointSlice))))
 	}
 	if err := indexer.IndexField(ctx, &discoveryv1.EndpointSlice{}, IndexImport, ofImport); err != nil {
 		return fmt.Errorf("indexing EndpointSlices: %w", err)
