@@ -152,6 +152,9 @@ func twoClusters(t *testing.T) (a, b *cluster) {
 	clustersOnce.Do(func() {
 		for range 2 {
 			k, err := startKubernetes("v1beta1", append(mcsCRDs(), aboutCRDs()...)...)
+			if err == nil {
+				err = (&controllertest.Kubernetes{Admin: k.admin, Config: k.cfg}).AllowAutoExport()
+			}
 			if err != nil {
 				clustersErr = err
 				return

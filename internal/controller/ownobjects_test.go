@@ -51,7 +51,8 @@ func (k *cluster) asController(t *testing.T) client.Client {
 	return c
 }
 
-// newObjects returns one object of each kind that the policy covers, with labels and with the controller's own label if own is set.
+// newObjects returns one object of each kind that the policy covers, with labels. If own is set, they are as the controller writes them, name being that
+// of the derived Service.
 func newObjects(namespace, name string, own bool, labels map[string]string) []client.Object {
 	meta := func(mark map[string]string) metav1.ObjectMeta {
 		all := maps.Clone(labels)
@@ -64,13 +65,19 @@ func newObjects(namespace, name string, own bool, labels map[string]string) []cl
 		return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: all}
 	}
 	port := int32(80)
+	slice := &discoveryv1.EndpointSlice{ObjectMeta: meta(ownSliceLabels), AddressType: discoveryv1.AddressTypeIPv4,
+		Ports: []discoveryv1.EndpointPort{{Port: &port}}, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}}}}
+	export := &mcsv1beta1.ServiceExport{ObjectMeta: meta(ownLabels)}
+	if own {
+		slice.Name, slice.Labels[discoveryv1.LabelServiceName] = name+"-cls1-ipv4-0", name
+		export.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: name, UID: "1"}}
+	}
 	return []client.Object{
 		&corev1.Service{ObjectMeta: meta(ownLabels), Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: port}}}},
-		&discoveryv1.EndpointSlice{ObjectMeta: meta(ownSliceLabels), AddressType: discoveryv1.AddressTypeIPv4,
-			Ports: []discoveryv1.EndpointPort{{Port: &port}}, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}}}},
+		slice,
 		&mcsv1beta1.ServiceImport{ObjectMeta: meta(ownLabels), Spec: mcsv1beta1.ServiceImportSpec{
 			Type: mcsv1beta1.ClusterSetIP, Ports: []mcsv1beta1.ServicePort{{Port: port}}}},
-		&mcsv1beta1.ServiceExport{ObjectMeta: meta(ownLabels)},
+		export,
 	}
 }
 
@@ -134,19 +141,19 @@ func TestPolicyRefusesObjectsOfOthers(t *testing.T) {
 	wantPolicy(t, "deleting default/kubernetes", controller.Delete(t.Context(), kubernetes), false)
 }
 
-// TestPolicyAllowsOwnObjects: objects with the label can be created, changed and deleted, as long as they keep it.
+// TestPolicyAllowsOwnObjects: objects with the label and a derived name can be created, changed and deleted, as long as they keep the label.
 func TestPolicyAllowsOwnObjects(t *testing.T) {
 	k, _ := twoClusters(t)
 	controller := k.asController(t)
 	key := newKey("own")
 	k.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: key.Namespace}})
-	for _, obj := range newObjects(key.Namespace, "ours", true, nil) {
+	for _, obj := range newObjects(key.Namespace, mcs.DerivedName(key), true, nil) {
 		t.Run(kindOf(obj), func(t *testing.T) {
 			wantPolicy(t, "creating", controller.Create(t.Context(), obj), true)
 			obj.SetAnnotations(map[string]string{"a": "b"})
 			wantPolicy(t, "changing", controller.Update(t.Context(), obj), true)
 			without := obj.DeepCopyObject().(client.Object)
-			without.SetLabels(map[string]string{"other": "label"})
+			without.SetLabels(map[string]string{"other": "label", discoveryv1.LabelServiceName: obj.GetLabels()[discoveryv1.LabelServiceName]})
 			without.SetAnnotations(nil)
 			wantPolicy(t, "removing the label", controller.Update(t.Context(), without), false)
 			wantPolicy(t, "deleting", controller.Delete(t.Context(), obj), true)
@@ -203,13 +210,17 @@ func TestPolicyAllowsRepairs(t *testing.T) {
 		kind, name          string
 		labels, annotations map[string]string
 		allowed             bool
+		// deleted reports whether the controller may delete the object, which is not to be labeled.
+		deleted bool
 	}{
 		"derived Service":                         {kind: "Service", name: derived, labels: map[string]string{mcsv1beta1.LabelServiceName: key.Name}, allowed: true},
 		"held Service":                            {kind: "Service", name: derived, annotations: map[string]string{plan.AnnotationHeldSince: "2026-01-01T00:00:00Z"}, allowed: true},
 		"Service with the name of a derived one":  {kind: "Service", name: derived},
 		"Service with the label of a derived one": {kind: "Service", name: "web", labels: map[string]string{mcsv1beta1.LabelServiceName: key.Name}},
 		"imported slice":                          {kind: "EndpointSlice", name: derived + "-cls2-ipv4-0", allowed: true},
-		"slice of the legacy controller":          {kind: "EndpointSlice", name: "imported-abc", labels: map[string]string{plan.LabelManagedBy: "aws-cloud-map-mcs-controller-for-k8s"}, allowed: true},
+		"imported slice of an earlier version":    {kind: "EndpointSlice", name: mcs.ShortDerivedName(key) + "-cls2-ipv4-0", allowed: true},
+		"Service of an earlier version":           {kind: "Service", name: mcs.ShortDerivedName(key), labels: map[string]string{mcsv1beta1.LabelServiceName: key.Name}, allowed: true},
+		"slice of the legacy controller":          {kind: "EndpointSlice", name: "imported-abc", labels: map[string]string{plan.LabelManagedBy: "aws-cloud-map-mcs-controller-for-k8s"}, deleted: true},
 		"slice of Kubernetes":                     {kind: "EndpointSlice", name: "web-x2vqz", labels: map[string]string{plan.LabelManagedBy: "endpointslice-controller.k8s.io"}},
 		"ServiceImport":                           {kind: "ServiceImport", name: "web", annotations: map[string]string{plan.AnnotationDerivedService: derived}, allowed: true},
 		"legacy ServiceImport":                    {kind: "ServiceImport", name: "web", annotations: map[string]string{plan.AnnotationDerivedServiceAWS: `[{"cluster":"a","derived-service":"imported-0123456789"}]`}, allowed: true},
@@ -230,9 +241,10 @@ func TestPolicyAllowsRepairs(t *testing.T) {
 				labeled := obj.DeepCopyObject().(client.Object)
 				labels := maps.Clone(ownLabels)
 				maps.Copy(labels, ownSliceLabels)
+				labels[discoveryv1.LabelServiceName] = derived
 				labeled.SetLabels(labels)
 				wantPolicy(t, "labeling", controller.Update(t.Context(), labeled, client.DryRunAll), tt.allowed)
-				wantPolicy(t, "deleting", controller.Delete(t.Context(), obj, client.DryRunAll), tt.allowed)
+				wantPolicy(t, "deleting", controller.Delete(t.Context(), obj, client.DryRunAll), tt.allowed || tt.deleted)
 			}
 		})
 	}

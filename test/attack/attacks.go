@@ -393,6 +393,15 @@ var Attacks = []Attack{
 		Test:      "TestAttack_StolenToken",
 	},
 	{
+		Name: "Stolen token joins any Service", Actor: Thief, Findings: []string{"F11"},
+		Does: "It creates EndpointSlices of the API server, of the DNS server and of a tenant's Service, moves one of its own there, creates Services of other names, " +
+			"a ServiceExport of the DNS server and a ConfigMap, and writes the keys by which an administrator makes the cluster leave, forget another one or trust a key",
+		Prevented: "The API server allows one of these requests",
+		Effect: "It changes the imports, reads and replaces the signing key, and rewrites the pins of other clusters; " +
+			"where `--auto-export-selector` is used, it exports any Service",
+		Test: "TestAttack_StolenTokenJoinsAnyService",
+	},
+	{
 		Name: "Hand-made EndpointSlice", Actor: Tenant, Findings: []string{"F10"},
 		Does:      "It writes an EndpointSlice with addresses of another tenant for its exported Service",
 		Prevented: "The addresses are exported with `--export-slices=controller`",

@@ -38,6 +38,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/paths"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/policy"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
@@ -508,6 +509,84 @@ func TestAttack_StolenToken(t *testing.T) {
 	own.Labels = map[string]string{plan.LabelAppManagedBy: plan.ManagedBy}
 	if err := thief.Create(t.Context(), own); err != nil {
 		t.Errorf("creating an object of its own: %v", err)
+	}
+}
+
+func TestAttack_StolenTokenJoinsAnyService(t *testing.T) {
+	k := inKubernetes(t)
+	thief, err := client.New(k.Config, client.Options{Scheme: k.Admin.Scheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := map[string]string{plan.LabelAppManagedBy: plan.ManagedBy, plan.LabelManagedBy: plan.ManagedBy}
+	derived := mcs.DerivedName(k.key)
+	slice := func(namespace, name, service string) *discoveryv1.EndpointSlice {
+		s := controllertest.EndpointSlice(mcs.Key{Namespace: namespace, Name: service}, controllertest.Endpoints(3, 1))
+		s.Name, s.Labels = name, maps.Clone(own)
+		if service != "" {
+			s.Labels[discoveryv1.LabelServiceName] = service
+		}
+		return s
+	}
+	service := func(namespace, name string) *corev1.Service {
+		s := controllertest.Service(mcs.Key{Namespace: namespace, Name: name})
+		s.Spec.Selector, s.Labels = nil, own
+		return s
+	}
+	export := controllertest.ServiceExport(mcs.Key{Namespace: "kube-system", Name: "kube-dns"})
+	export.Labels, export.OwnerReferences = own, []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: "kube-dns", UID: "1"}}
+	for what, obj := range map[string]client.Object{
+		"a slice of the API server":           slice("default", derived+"-cls3-ipv4-0", "kubernetes"),
+		"a slice of the DNS server":           slice("kube-system", derived+"-cls3-ipv4-0", "kube-dns"),
+		"a slice of another one's Service":    slice(k.key.Namespace, derived+"-cls3-ipv4-0", "web"),
+		"a slice without a Service":           slice(k.key.Namespace, derived+"-cls3-ipv4-0", ""),
+		"a slice with a name of Kubernetes":   slice(k.key.Namespace, "web-x7kqp", derived),
+		"a slice of a name that is too long":  slice(k.key.Namespace, derived+"-cls3-ipv4-0", derived+"-headless-too"),
+		"a Service of the system":             service("kube-system", "metrics-server"),
+		"a Service with a name that is close": service(k.key.Namespace, derived+"a"),
+		"a ServiceExport of the DNS server":   export,
+		"a ConfigMap":                         &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: controllertest.InstallNamespace, Name: "other"}},
+	} {
+		if err := thief.Create(t.Context(), obj, client.DryRunAll); !apierrors.IsForbidden(err) {
+			t.Errorf("creating %s: %v, want it forbidden", what, err)
+		}
+	}
+	// Control: the token writes derived Services and their slices, and cannot move them.
+	mine := slice(k.key.Namespace, derived+"-cls3-ipv4-0", derived)
+	for what, obj := range map[string]client.Object{
+		"a derived Service": service(k.key.Namespace, derived), "one of an earlier version": service(k.key.Namespace, mcs.ShortDerivedName(k.key)),
+		"a slice": mine, "a headless one": slice(k.key.Namespace, derived+"-cls3-ipv4-1", derived+"-headless"),
+	} {
+		if err := thief.Create(t.Context(), obj); err != nil {
+			t.Errorf("creating %s: %v", what, err)
+		}
+	}
+	mine.Labels[discoveryv1.LabelServiceName] = "web"
+	if err := thief.Update(t.Context(), mine); !apierrors.IsForbidden(err) {
+		t.Errorf("moving a slice to another Service: %v, want it forbidden", err)
+	}
+	k.controlKeys(thief)
+}
+
+// controlKeys checks that thief cannot write the keys by which an administrator controls the controller, and that the controller can remove them.
+func (k *kubernetes) controlKeys(thief client.Client) {
+	k.t.Helper()
+	config := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: controllertest.InstallNamespace, Name: names.IdentityConfigMap},
+		Data:       map[string]string{"demo-set.cls1.leave": "by admin", "demo-set.cls9.forget": "by admin"},
+	}
+	_ = k.Admin.Delete(k.t.Context(), config.DeepCopy())
+	k.create(config)
+	k.t.Cleanup(func() { _ = k.Admin.Delete(context.Background(), config) })
+	for patch, allowed := range map[string]bool{
+		`{"data":{"demo-set.cls2.leave":"x"}}`: false, `{"data":{"demo-set.cls2.forget":"x"}}`: false, `{"data":{"demo-set.cls2.trust":"x"}}`: false,
+		`{"data":{"demo-set.cls1.leave":"y"}}`: false, `{"data":{"demo-set.cls1.leave":null}}`: true, `{"data":{"demo-set.cls9.forget":null}}`: true,
+		`{"data":{"demo-set.cls1":"uid","demo-set.cls1.joined":"2026-01-01T00:00:00Z"}}`: true,
+	} {
+		err := thief.Patch(k.t.Context(), config.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(patch)), client.DryRunAll)
+		if allowed && err != nil || !allowed && !apierrors.IsForbidden(err) {
+			k.t.Errorf("patching the ConfigMap with %s: %v, want it allowed: %t", patch, err, allowed)
+		}
 	}
 }
 

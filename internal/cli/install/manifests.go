@@ -162,6 +162,11 @@ func (in installation) overlay() types.Kustomization {
 		ports = append(ports, map[string]any{"op": "add", "path": "/spec/egress/1/ports/-", "value": map[string]any{"protocol": "TCP", "port": port}})
 	}
 	k.Patches = appendPatch(k.Patches, "NetworkPolicy", session.ManagerName, ports)
+	if options, err := config.Parse(in.args); err == nil && options.Scope.AutoExport != "" {
+		k.Patches = appendPatch(k.Patches, "ValidatingAdmissionPolicy", names.Product+"-own-objects", []map[string]any{
+			{"op": "test", "path": "/spec/variables/0/name", "value": "autoExport"}, {"op": "replace", "path": "/spec/variables/0/expression", "value": "true"},
+		})
+	}
 	for _, kind := range []string{"RoleBinding", "ClusterRoleBinding"} { // kustomize does not change a namespace that is set
 		k.Patches = appendPatch(k.Patches, kind, "", []map[string]any{{"op": "replace", "path": "/subjects/0/namespace", "value": in.namespace}})
 	}

@@ -52,7 +52,7 @@ func TestRenderManifests(t *testing.T) {
 	for _, o := range objects[slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == "Deployment" }):] {
 		last = append(last, o.GetKind())
 	}
-	if d := cmp.Diff([]string{"Deployment", "PodDisruptionBudget", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "NetworkPolicy"}, last); d != "" {
+	if d := cmp.Diff([]string{"Deployment", "PodDisruptionBudget", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ValidatingAdmissionPolicyBinding", "NetworkPolicy"}, last); d != "" {
 		t.Errorf("the last objects (-want +got):\n%s", d)
 	}
 	for _, o := range objects {
@@ -75,6 +75,30 @@ func TestRenderManifests(t *testing.T) {
 	container.EnvFrom = []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "aws"}}}}
 	if diff := cmp.Diff(want, deploymentIn(t, objects)); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// The admission policy lets the controller create ServiceExports only if its flags select Services for that.
+func TestRenderManifests_AutoExport(t *testing.T) {
+	for flag, want := range map[string]string{"--aws-region=eu-west-1": "false", "--auto-export-selector=mcs=auto": "true"} {
+		objects, err := renderManifests(installation{namespace: session.DefaultNamespace, replicas: 2, args: []string{flag}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		for _, o := range objects {
+			variables, _, _ := unstructured.NestedSlice(o.Object, "spec", "variables")
+			for _, v := range variables {
+				if v := v.(map[string]any); v["name"] == "autoExport" {
+					if found = true; v["expression"] != want {
+						t.Errorf("with %s variable autoExport is %v, want %s", flag, v["expression"], want)
+					}
+				}
+			}
+		}
+		if !found {
+			t.Error("no policy has variable autoExport")
+		}
 	}
 }
 

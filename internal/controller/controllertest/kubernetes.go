@@ -155,18 +155,52 @@ func (k *Kubernetes) installPolicy() error {
 			return err
 		}
 	}
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "probe"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
+	if err := k.awaitPolicy(service, ownObjects); err != nil {
+		return err
+	}
+	return k.awaitPolicy(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: InstallNamespace, Name: "probe"}}, controlKeys)
+}
+
+// The policies of deploy/rbac/policy.yaml.
+const (
+	ownObjects  = "cloud-map-mcs-controller-own-objects"
+	controlKeys = "cloud-map-mcs-controller-control-keys"
+)
+
+// AllowAutoExport lets ControllerUser create ServiceExports, as the chart does with autoExportSelector, and waits until that is in effect.
+func (k *Kubernetes) AllowAutoExport() error {
+	var policy admissionv1.ValidatingAdmissionPolicy
+	if err := k.Admin.Get(context.Background(), client.ObjectKey{Name: ownObjects}, &policy); err != nil {
+		return err
+	}
+	for i := range policy.Spec.Variables {
+		if v := &policy.Spec.Variables[i]; v.Name == "autoExport" {
+			v.Expression = "true"
+		}
+	}
+	if err := k.Admin.Update(context.Background(), &policy); err != nil {
+		return err
+	}
+	return k.awaitPolicy(&mcsv1beta1.ServiceExport{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "default", Name: "probe", Labels: map[string]string{"app.kubernetes.io/managed-by": "cloud-map-mcs-controller"},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: "probe", UID: "probe"}},
+	}}, "")
+}
+
+// awaitPolicy waits until ControllerUser cannot create obj because of a policy, or can create it if refusedBy is "".
+func (k *Kubernetes) awaitPolicy(obj client.Object, refusedBy string) error {
 	controller, err := client.New(k.Config, client.Options{Scheme: k.Admin.Scheme()})
 	if err != nil {
 		return err
 	}
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(25 * time.Millisecond) {
-		probe := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "probe"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
-		err := controller.Create(context.Background(), probe, client.DryRunAll)
-		if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "cloud-map-mcs-controller-own-objects") {
+		err := controller.Create(context.Background(), obj.DeepCopyObject().(client.Object), client.DryRunAll)
+		if refusedBy == "" && err == nil || refusedBy != "" && apierrors.IsForbidden(err) && strings.Contains(err.Error(), refusedBy) {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("the policy is not in effect: creating a Service: %w", err)
+			return fmt.Errorf("the policy %s is not in effect: creating a %T: %w", refusedBy, obj, err)
 		}
 	}
 }
