@@ -362,7 +362,19 @@ var refusedNetworks = []refusedNetwork{
 	{netip.MustParsePrefix("fd20:ce::/64"), "the metadata service of Google Cloud"},
 	{netip.MustParsePrefix("168.63.129.16/32"), "the platform service of Azure"},
 	{netip.MustParsePrefix("100.100.100.200/32"), "the metadata service of Alibaba Cloud"},
+	// By Alibaba's change of cloud-init: github.com/canonical/cloud-init/pull/6893.
+	{netip.MustParsePrefix("fd00:100::100:200/128"), "the metadata service of Alibaba Cloud"},
 	{netip.MustParsePrefix("192.0.0.0/24"), "in a reserved network (RFC 6890), which has the metadata service of Oracle Cloud"},
+	// By Oracle's scripts and the datasource of cloud-init.
+	{netip.MustParsePrefix("fd00:c1::a9fe:a9fe/128"), "the metadata service of Oracle Cloud"},
+	// By the datasource of cloud-init.
+	{netip.MustParsePrefix("fd00:42::42/128"), "the metadata service of Scaleway"},
+	// techdocs.akamai.com/cloud-computing/docs/metadata-service-api
+	{netip.MustParsePrefix("fd00:a9fe:a9fe::1/128"), "the metadata service of Linode"},
+	// RFC 3879 deprecates site-local addresses: each site has its own, so that another cluster cannot mean one.
+	{netip.MustParsePrefix("fec0::/10"), "a site-local address (RFC 3879)"},
+	{netip.MustParsePrefix("192.88.99.0/24"), "a relay of 6to4 (RFC 7526)"},
+	{netip.MustParsePrefix("240.0.0.0/4"), "in the network reserved for future use (RFC 1112)"},
 	{netip.MustParsePrefix("64:ff9b::/96"), "a translated IPv4 address (NAT64)"},
 	{netip.MustParsePrefix("64:ff9b:1::/48"), "a translated IPv4 address (NAT64)"},
 	{netip.MustParsePrefix("::ffff:0:0:0/96"), "a translated IPv4 address (SIIT)"},

@@ -208,12 +208,12 @@ func TestSanitizeLeavesOut(t *testing.T) {
 					readyEndpoint("::ffff:168.63.129.16"), readyEndpoint("100.100.100.200"), readyEndpoint("192.0.0.192"),
 					readyEndpoint("64:ff9b::169.254.169.254"), readyEndpoint("64:ff9b:1::a9fe:a9fe"), readyEndpoint("::ffff:0:169.254.169.254"),
 					readyEndpoint("::169.254.169.254"), readyEndpoint("2002:a9fe:a9fe::1"), readyEndpoint("2001:0:4136:e378:8000:63bf:3fff:fdd2"),
-					readyEndpoint("100.100.100.201"), readyEndpoint("240.0.0.1"), readyEndpoint("2001:db8::1"), readyEndpoint("fd00:ec1::1"),
+					readyEndpoint("100.100.100.201"), readyEndpoint("2001:db8::1"), readyEndpoint("fd00:ec1::1"),
 				}
 			},
 			want: func(e *Export) {
 				e.Backends[0].Endpoints = []Endpoint{
-					readyEndpoint("100.100.100.201"), readyEndpoint("240.0.0.1"), readyEndpoint("2001:db8::1"), readyEndpoint("fd00:ec1::1"),
+					readyEndpoint("100.100.100.201"), readyEndpoint("2001:db8::1"), readyEndpoint("fd00:ec1::1"),
 				}
 			},
 			wantLines: []string{
@@ -374,5 +374,39 @@ func checkUsable(t *testing.T, e Export) {
 	}
 	if e.Type == mcsv1beta1.ClusterSetIP && len(e.Ports) == 0 {
 		t.Error("a clusterset IP without port")
+	}
+}
+
+// TestCheckPodAddress has the first and last address of each refused network, and its neighbours.
+func TestCheckPodAddress(t *testing.T) {
+	for reason, addresses := range map[string][]string{
+		"metadata service of Oracle Cloud":  {"fd00:c1::a9fe:a9fe", "192.0.0.192", "::ffff:192.0.0.192"},
+		"metadata service of Scaleway":      {"fd00:42::42"},
+		"metadata service of Linode":        {"fd00:a9fe:a9fe::1"},
+		"metadata service of Alibaba Cloud": {"fd00:100::100:200", "100.100.100.200"},
+		"metadata service of AWS":           {"fd00:ec2::", "fd00:ec2::254", "fd00:ec2:ffff:ffff:ffff:ffff:ffff:ffff"},
+		"metadata service of Google Cloud":  {"fd20:ce::254"},
+		"platform service of Azure":         {"168.63.129.16"},
+		"site-local address":                {"fec0::", "fec0:0:0:ffff::1", "feff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"},
+		"relay of 6to4":                     {"192.88.99.0", "192.88.99.1", "192.88.99.255"},
+		"network reserved for future use":   {"240.0.0.0", "240.0.0.1", "255.255.255.254", "::ffff:240.0.0.1"},
+		"broadcast":                         {"255.255.255.255"},
+		"link-local":                        {"169.254.169.254", "169.254.42.42", "fe80::a9fe:a9fe"},
+		"translated IPv4 address (NAT64)":   {"64:ff9b::a9fe:a9fe", "64:ff9b:1::a9fe:a9fe"},
+		"tunnelled IPv4 address (6to4)":     {"2002:a9fe:a9fe::1"},
+	} {
+		for _, address := range addresses {
+			if err := CheckPodAddress(netip.MustParseAddr(address)); err == nil || !strings.Contains(err.Error(), reason) {
+				t.Errorf("%s: %v, want %q", address, err, reason)
+			}
+		}
+	}
+	for _, address := range []string{
+		"10.0.0.1", "100.64.0.1", "100.100.100.201", "168.63.129.17", "192.88.98.255", "192.88.100.0", "239.0.0.1", "2001:db8::1", "fd00::1", "fd00:c1::a9fe:a9ff", "fd00:c1::1",
+		"fd00:42::43", "fd00:a9fe:a9fe::2", "fd00:100::100:201", "fd00:ec1::1", "fd00:ec3::1", "fd20:cf::1",
+	} {
+		if err := CheckPodAddress(netip.MustParseAddr(address)); (err != nil) != (address == "239.0.0.1") { // a multicast address, the neighbour of 240.0.0.0
+			t.Errorf("%s: %v", address, err)
+		}
 	}
 }

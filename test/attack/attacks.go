@@ -169,7 +169,7 @@ var Attacks = []Attack{
 	},
 	{
 		Name: "Sensitive addresses", Actor: Member, Findings: []string{"F10"},
-		Does:      "It exports endpoints with addresses of metadata services, loopback, link-local and multicast addresses, and their NAT64, 6to4, Teredo and mapped forms",
+		Does:      "It exports endpoints with addresses of metadata services, loopback, link-local, site-local, reserved and multicast addresses, and their NAT64, 6to4, Teredo and mapped forms",
 		Prevented: "One of these addresses is imported",
 		Effect:    "Other addresses of the export are imported",
 		Test:      "TestAttack_SensitiveAddresses",
@@ -352,7 +352,7 @@ var Attacks = []Attack{
 	},
 	{
 		Name: "System namespaces", Actor: Member, Findings: []string{"F2", "F5"},
-		Does:      "It exports services of `default`, `kube-system`, `kube-public` and the controller's namespace",
+		Does:      "It exports services of `default`, `kube-system`, `kube-public`, `openshift`, `openshift-ingress`, `cattle-system` and the controller's namespace",
 		Prevented: "They are imported where they are not listed",
 		Effect:    "None",
 		Test:      "TestAttack_SystemNamespaces",

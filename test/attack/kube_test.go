@@ -126,6 +126,16 @@ func (k *kubernetes) cleanUp(namespace string) {
 	})
 }
 
+// namespace creates a namespace, which may be that of an earlier run, and deletes its objects when the test has ended.
+func (k *kubernetes) namespace(name string) {
+	k.t.Helper()
+	err := k.Admin.Create(k.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		k.t.Fatal(err)
+	}
+	k.cleanUp(name)
+}
+
 // neighbour creates another namespace, and returns a service in it.
 func (k *kubernetes) neighbour() mcs.Key {
 	k.t.Helper()
@@ -274,12 +284,16 @@ func TestAttack_NamespacesOfOthers(t *testing.T) {
 func TestAttack_SystemNamespaces(t *testing.T) {
 	k := inKubernetes(t)
 	m := k.hostile(intruder)
-	for _, namespace := range []string{"default", "kube-system", "kube-public", controllertest.InstallNamespace} {
+	namespaces := []string{"default", "kube-system", "kube-public", controllertest.InstallNamespace, "openshift", "openshift-ingress", "cattle-system"}
+	for _, namespace := range namespaces[4:] {
+		k.namespace(namespace)
+	}
+	for _, namespace := range namespaces {
 		m.publish(mcs.Key{Namespace: namespace, Name: "attack"}, nil, "10.3.0.1")
 	}
 	m.publish(k.key, nil, "10.3.0.1") // control: another namespace
 	k.imported(k.key, "10.3.0.1")
-	for _, namespace := range []string{"default", "kube-system", "kube-public", controllertest.InstallNamespace} {
+	for _, namespace := range namespaces {
 		var imports mcsv1beta1.ServiceImportList
 		if err := k.Admin.List(t.Context(), &imports, client.InNamespace(namespace)); err != nil || len(imports.Items) > 0 {
 			t.Errorf("namespace %s has %d imports, %v", namespace, len(imports.Items), err)
@@ -677,8 +691,7 @@ func TestAttack_CollidingNames(t *testing.T) {
 	const watched = 500 * time.Millisecond // two reconcilers that share a Service wrote it 188 times a second
 	k := inKubernetes(t)
 	one, two := collisions()
-	k.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: one.Namespace}})
-	k.cleanUp(one.Namespace)
+	k.namespace(one.Namespace)
 	rightful, m := k.hostile(victim), k.hostile(intruder)
 	rightful.publish(one, nil, "10.1.0.1")
 	k.imported(one, "10.1.0.1")
