@@ -46,7 +46,7 @@ func (s *Scope) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&s.ExportNamespaces, "export-namespaces", s.ExportNamespaces,
 		"Namespaces whose Services may be exported"+syntax)
 	flags.StringVar(&s.ImportNamespaces, "import-namespaces", s.ImportNamespaces,
-		"Namespaces into which services may be imported"+syntax+" Namespaces default, kube-* and that of the controller must be listed by name.")
+		"Namespaces into which services may be imported"+syntax+" Namespaces default, kube-*, openshift, openshift-*, cattle-* and that of the controller must be listed by name.")
 	flags.StringVar(&s.AutoExport, "auto-export-selector", s.AutoExport,
 		"Label selector of Services for which the controller creates a ServiceExport (default: none).")
 	flags.StringVar(&s.ExportSlices, "export-slices", s.ExportSlices,

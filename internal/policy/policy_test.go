@@ -201,7 +201,9 @@ func TestCondition(t *testing.T) {
 
 func TestIsSystemNamespace(t *testing.T) {
 	for namespace, want := range map[string]bool{
-		"default": true, "kube-system": true, "kube-anything": true, "cloud-map-mcs-system": true, "shop": false, "kube": false, "defaults": false, "": false,
+		"default": true, "kube-system": true, "kube-anything": true, "cloud-map-mcs-system": true, "shop": false, "kube": false,
+		"openshift": true, "openshift-ingress": true, "cattle-system": true, "cattle-fleet-system": true, "openshifts": false, "cattle": false, "my-openshift-shop": false,
+		"defaults": false, "": false,
 	} {
 		if got := IsSystemNamespace(namespace, "cloud-map-mcs-system"); got != want {
 			t.Errorf("%q: %t, want %t", namespace, got, want)
