@@ -32,6 +32,18 @@ func ManagerLabels() client.MatchingLabels {
 	return client.MatchingLabels{"app.kubernetes.io/name": names.Product, "app.kubernetes.io/component": "manager"}
 }
 
+// maxResponse bounds the response of a controller, which is not trusted. The status of 1,000 clusters with 5,000 imports is some MiB.
+const maxResponse = 64 << 20
+
+// readAll returns what r has, or an error if that is more than limit bytes.
+func readAll(r io.Reader, limit int64) ([]byte, error) {
+	body, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if err == nil && int64(len(body)) > limit {
+		return nil, fmt.Errorf("the response has more than %d bytes: the pod is not the controller, or not one of this version", limit)
+	}
+	return body, err
+}
+
 // queryTimeout exceeds the duration of a probe by the controller: a lookup of 5 s, concurrent with connections of 3 s.
 const queryTimeout = 15 * time.Second
 
@@ -73,7 +85,7 @@ func httpGet(ctx context.Context, conn io.ReadWriter, path string) ([]byte, erro
 		return nil, err
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
+	body, err := readAll(resp.Body, maxResponse)
 	if err != nil {
 		return nil, err
 	}

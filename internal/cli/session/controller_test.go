@@ -53,6 +53,15 @@ func TestChooseLeader(t *testing.T) {
 	}
 }
 
+func TestReadAll(t *testing.T) {
+	for text, wantErr := range map[string]string{"": "", "1234": "", "12345": "more than 4 bytes: the pod is not the controller"} {
+		got, err := readAll(strings.NewReader(text), 4)
+		if wantErr == "" && (err != nil || string(got) != text) || wantErr != "" && (err == nil || !strings.Contains(err.Error(), wantErr)) {
+			t.Errorf("%q: %q, %v, want error %q", text, got, err, wantErr)
+		}
+	}
+}
+
 func TestHTTPGet(t *testing.T) {
 	tests := []struct {
 		name, answer, want, wantErr string

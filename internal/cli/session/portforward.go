@@ -77,12 +77,15 @@ func useStream(conn httpstream.Connection, port int32, use func(io.ReadWriter) e
 		return nil
 	}
 	_ = conn.Close() // ends the read below when the kubelet has sent no message
-	message, _ := io.ReadAll(kubeletErrors)
+	message, _ := io.ReadAll(io.LimitReader(kubeletErrors, maxMessage))
 	if len(message) > 0 {
 		return errors.New(strings.TrimSpace(string(message)))
 	}
 	return err
 }
+
+// maxMessage bounds the message of a kubelet: it is one line.
+const maxMessage = 4 << 10
 
 // ContainerPort returns the pod's container port of that name, or fallback if there is none.
 func ContainerPort(pod *corev1.Pod, name string, fallback int32) int32 {
