@@ -7,12 +7,16 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -20,8 +24,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/cert"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/testprocess"
 )
@@ -194,4 +201,67 @@ func readYAML(t *testing.T, path string, into any) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestMetrics_OfClustersThatAreGone: when a cluster has left and nothing is imported from it, no series has its ID.
+func TestMetrics_OfClustersThatAreGone(t *testing.T) {
+	s := setUp(t, "gone-metrics")
+	s.runB.stopAndWait(t)
+	const id = "short-lived"
+	metrics, options := prometheus.NewPedanticRegistry(), testOptions(flags("cls2"))
+	options.Registry.PathHealth = string(mcs.PathHealthObserve)
+	runSetup(t, s.b.cfg, Setup{Options: options, NewRegistry: hubRegistry(s.hub), Registerer: metrics, ReportInterval: 50 * time.Millisecond})
+	series := func() (found []string) {
+		families, err := metrics.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, family := range families {
+			for _, m := range family.Metric {
+				for _, label := range m.Label {
+					if label.GetValue() == id {
+						found = append(found, family.GetName())
+					}
+				}
+			}
+		}
+		return found
+	}
+	member := s.hub.Registry(mcs.Identity{ClusterID: id, ClusterSetID: "set", UID: id})
+	ctx, leave := context.WithCancelCause(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = member.Run(ctx, func(mcs.Key) {}) }()
+	publish := func() {
+		exp := mcs.Export{
+			Key: s.key, Cluster: id, Created: time.Now(), Changed: time.Now(), Type: mcsv1beta1.ClusterSetIP, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+			Ports: []mcs.Port{{Protocol: corev1.ProtocolTCP, Port: 80, TargetPort: "80"}}, SessionAffinity: corev1.ServiceAffinityNone,
+			Backends: []mcs.Backends{{Ports: []mcs.BackendPort{{Protocol: corev1.ProtocolTCP, Port: 80}}, Endpoints: []mcs.Endpoint{{Address: netip.MustParseAddr("10.9.0.1"), Ready: true, Serving: true}}}},
+		}
+		if err := member.Publish(t.Context(), exp); err != nil {
+			t.Fatal(err)
+		}
+	}
+	has := func(names ...string) func() error {
+		return func() error {
+			found := series()
+			for _, name := range names {
+				if !slices.Contains(found, "cloud_map_mcs_"+name) {
+					return fmt.Errorf("no %s among %v", name, found)
+				}
+			}
+			return nil
+		}
+	}
+	eventually(t, "the member", has("member_stale")) // changes from before the session are not measured
+	publish()
+	eventually(t, "its metrics", has("member_stale", "imported_endpoints", "propagation_seconds"))
+	leave(registry.ErrLeave)
+	<-ended
+	s.b.notImported(t, s.key)
+	eventually(t, "no series of a cluster that is gone", func() error {
+		if found := series(); len(found) > 0 {
+			return fmt.Errorf("there are %v", found)
+		}
+		return nil
+	})
 }

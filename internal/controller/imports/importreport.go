@@ -3,6 +3,7 @@ package imports
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -12,6 +13,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
 // defaultReportInterval is the interval at which the report of imports is computed, from the cache. The next heartbeat publishes it.
@@ -23,9 +25,10 @@ func (r *Controller) publishReports(ctx context.Context) error {
 	defer ticker.Stop()
 	for {
 		if session := r.membership.State().Session; session != nil {
-			report, err := r.importReport(ctx, session.Identity.ClusterID)
+			imported, err := r.readImportedServices(ctx, session.Identity.ClusterID)
 			if err == nil {
-				session.Registry.SetImports(report)
+				session.Registry.SetImports(mcs.NewImportReport(imported))
+				r.forgetMetrics(ctx, session.Registry, imported)
 			} else if ctx.Err() == nil {
 				log.FromContext(ctx).Error(err, "Failed to report the imports of this cluster, retrying")
 			}
@@ -38,14 +41,25 @@ func (r *Controller) publishReports(ctx context.Context) error {
 	}
 }
 
-// importReport returns the report of what this cluster imports from others: what the statuses of its ServiceImports show, so that a restart changes
-// nothing.
-func (r *Controller) importReport(ctx context.Context, own string) (mcs.ImportReport, error) {
+// readImportedServices returns what this cluster imports from others: what the statuses of its ServiceImports show, so that a restart changes nothing.
+func (r *Controller) readImportedServices(ctx context.Context, own string) (map[string][]mcs.Key, error) {
 	var list mcsv1beta1.ServiceImportList
 	if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
-		return "", fmt.Errorf("listing ServiceImports: %w", err)
+		return nil, fmt.Errorf("listing ServiceImports: %w", err)
 	}
-	return mcs.NewImportReport(importedServices(list.Items, own)), nil
+	return importedServices(list.Items, own), nil
+}
+
+// forgetMetrics deletes the metrics of clusters that are gone: they are not members, and nothing is imported from them. While the members are not
+// known, all metrics stay.
+func (r *Controller) forgetMetrics(ctx context.Context, reg registry.Registry, imported map[string][]mcs.Key) {
+	members, err := reg.Members(ctx)
+	if err != nil {
+		return
+	}
+	r.metrics.forgetOthers(func(cluster string) bool {
+		return len(imported[cluster]) > 0 || slices.ContainsFunc(members, func(m registry.Member) bool { return m.ClusterID == cluster })
+	})
 }
 
 // importedServices returns the services that this controller has imported from other clusters than own, by exporting cluster.

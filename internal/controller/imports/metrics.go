@@ -2,6 +2,7 @@ package imports
 
 import (
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,6 +15,10 @@ import (
 type Metrics struct {
 	propagation *prometheus.HistogramVec
 	selections  *prometheus.CounterVec
+
+	mu sync.Mutex
+	// measured are the source clusters of propagation.
+	measured map[string]bool
 }
 
 // NewMetrics registers the metrics at registerer; it returns nil if that is nil.
@@ -21,7 +26,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	if registerer == nil {
 		return nil, nil
 	}
-	m := &Metrics{propagation: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+	m := &Metrics{measured: map[string]bool{}, propagation: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "cloud_map_mcs_propagation_seconds",
 		Help: "Time from a change in its source cluster until an imported EndpointSlice shows it here, by source cluster. Measured with the clocks of both clusters, so their difference is part of it; never below 0.",
 		// From one registry poll (1 s) and less up to the 20 s that the conformance suite allows, and beyond.
@@ -49,8 +54,26 @@ func (m *Metrics) observePropagation(exports []mcs.Export, now time.Time) {
 	if m == nil {
 		return
 	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	for _, exp := range exports {
+		m.measured[exp.Cluster] = true
 		m.propagation.WithLabelValues(exp.Cluster).Observe(max(0, now.Sub(exp.Changed)).Seconds())
+	}
+}
+
+// forgetOthers deletes the series of the source clusters that isKnown does not report. Without it, each ID that was ever imported would keep its series.
+func (m *Metrics) forgetOthers(isKnown func(cluster string) bool) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for cluster := range m.measured {
+		if !isKnown(cluster) {
+			m.propagation.DeleteLabelValues(cluster)
+			delete(m.measured, cluster)
+		}
 	}
 }
 
