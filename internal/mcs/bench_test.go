@@ -86,3 +86,15 @@ func BenchmarkOwnAddresses(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkKeepShare drains half of a cluster's 10,000 endpoints, the maximum of an export.
+func BenchmarkKeepShare(b *testing.B) {
+	var endpoints []Endpoint
+	for i := range 10_000 {
+		endpoints = append(endpoints, Endpoint{Address: netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), Ready: true, Serving: true})
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		keepShare(endpoints, 50)
+	}
+}

@@ -158,10 +158,10 @@ func keepFamilyShares(backends []Backends, percent int32) {
 			families[ep.Address.Is4()] = append(families[ep.Address.Is4()], ep)
 		}
 	}
-	for _, endpoints := range families {
+	for isIPv4, endpoints := range families {
 		surplus := surplusAddresses(endpoints, percent)
 		for i, b := range backends {
-			backends[i].Endpoints = withoutReady(b.Endpoints, surplus)
+			backends[i].Endpoints = withoutReady(b.Endpoints, func(a netip.Addr) bool { return a.Is4() == isIPv4 && surplus(a) })
 		}
 	}
 }
@@ -173,35 +173,42 @@ func keepShare(endpoints []Endpoint, percent int32) []Endpoint {
 	return withoutReady(endpoints, surplusAddresses(endpoints, percent))
 }
 
-// surplusAddresses returns the addresses of ready endpoints that are not among the percent of them
-// that are kept.
-func surplusAddresses(endpoints []Endpoint, percent int32) map[netip.Addr]bool {
-	ranks := map[netip.Addr]uint64{}
+// surplusAddresses reports which addresses of ready endpoints are not among the percent of them that
+// are kept: those that come last by rank.
+func surplusAddresses(endpoints []Endpoint, percent int32) func(netip.Addr) bool {
+	var ranked []rankedAddress
 	for _, ep := range endpoints {
 		if ep.Ready {
-			ranks[ep.Address] = rankOf(ep.Address)
+			ranked = append(ranked, rank(ep.Address))
 		}
 	}
-	addresses := slices.SortedFunc(maps.Keys(ranks), func(a, b netip.Addr) int {
-		return cmp.Or(cmp.Compare(ranks[a], ranks[b]), a.Compare(b))
-	})
-	surplus := map[netip.Addr]bool{}
-	for _, address := range addresses[(len(addresses)*int(percent)+99)/100:] {
-		surplus[address] = true
-	}
-	return surplus
+	slices.SortFunc(ranked, rankedAddress.compare)
+	ranked = slices.Compact(ranked)
+	kept := (len(ranked)*int(percent) + 99) / 100
+	return func(a netip.Addr) bool { return kept < len(ranked) && rank(a).compare(ranked[kept]) >= 0 }
 }
 
-// withoutReady returns endpoints without the ready ones of these addresses.
-func withoutReady(endpoints []Endpoint, addresses map[netip.Addr]bool) []Endpoint {
-	return slices.DeleteFunc(slices.Clone(endpoints), func(ep Endpoint) bool { return ep.Ready && addresses[ep.Address] })
+// withoutReady returns endpoints without the ready ones of the addresses that isSurplus reports.
+func withoutReady(endpoints []Endpoint, isSurplus func(netip.Addr) bool) []Endpoint {
+	return slices.DeleteFunc(slices.Clone(endpoints), func(ep Endpoint) bool { return ep.Ready && isSurplus(ep.Address) })
 }
 
-// rankOf returns a hash of an address, so that the rank does not follow the order of the addresses.
-func rankOf(address netip.Addr) uint64 {
+// rankedAddress is an address with its hash, so that its rank does not follow the order of the
+// addresses.
+type rankedAddress struct {
+	hash    uint64
+	address netip.Addr
+}
+
+// rank returns an address with its hash, FNV-1a, which is the same in all versions.
+func rank(address netip.Addr) rankedAddress {
 	hash := fnv.New64a()
 	_, _ = hash.Write(address.AsSlice()) // never fails
-	return hash.Sum64()
+	return rankedAddress{hash.Sum64(), address}
+}
+
+func (a rankedAddress) compare(b rankedAddress) int {
+	return cmp.Or(cmp.Compare(a.hash, b.hash), a.address.Compare(b.address))
 }
 
 // ConditionDrained is the type of the ServiceImport condition that reports whether exporting clusters are drained. It is not part of mcs-api.
