@@ -863,6 +863,28 @@ func TestMembership_RemembersWhenItJoined(t *testing.T) {
 	})
 }
 
+// A backup of another cluster's namespace was restored here, with its signing key, its identity and the time at which it joined. This cluster has not
+// joined then: with that time it would count as the older holder of the ID, and its farewell would end the imports of the original.
+func TestMembership_DoesNotRestoreWhenAnotherClusterJoined(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCluster(t)
+		original, longAgo := cls1, time.Now().Add(-30*24*time.Hour)
+		original.UID = "uid-of-another-cluster"
+		c.set(noValues, nil)
+		c.start()
+		if err := errors.Join(c.m.identities.Add(t.Context(), original), c.m.identities.setJoined(t.Context(), original, longAgo)); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		c.set(ofCLS1, nil)
+		c.settle()
+		c.settle()
+		if joined, err := c.m.identities.Joined(t.Context(), cls1); err != nil || !joined.IsZero() && joined.Before(began.Add(-time.Second)) {
+			t.Errorf("joined at %v (%v), as the other cluster", joined, err)
+		}
+	})
+}
+
 // forgetRecorder is a registry that records which clusters are forgotten.
 type forgetRecorder struct {
 	registry.Registry

@@ -132,6 +132,7 @@ var clauses = []clause{
 	{"a report of imports travels, and outlives the process", testImports},
 	{"a report names every key", testReport},
 	{"a duplicate cluster ID is refused until the first cluster leaves", testDuplicateID},
+	{"a duplicate that leaves ends nothing of the first cluster", testDuplicateLeaves},
 	{"exports stay while the registry fails", testFailing},
 	{"a registry that cannot be read is not synced", testFailingFromStart},
 	{"a corrupt export affects only itself", testCorrupt},
@@ -672,6 +673,40 @@ func testDuplicateID(t *testing.T, h *harness) {
 	second.await(key("mine"), isState(registry.Exported))
 	watcher.await(key("mine"), exportsAre(mine))
 	watcher.await(key("web"), exportsAre())
+}
+
+// testDuplicateLeaves: a cluster with a restored copy of another one's signing key, and so with its ID and another UID, joins and leaves.
+func testDuplicateLeaves(t *testing.T, h *harness) {
+	first, watcher := h.start(t, identity("cls1")), h.start(t, identity("cls2"))
+	web := export("cls1", key("web"), 3)
+	first.publish(web)
+	first.await(key("web"), isState(registry.Exported))
+	watcher.await(key("web"), exportsAre(web))
+	watcher.forbid(func(k mcs.Key, v registry.View) string {
+		if k == key("web") {
+			return exportsAre(web)(v)
+		}
+		return ""
+	})
+
+	duplicateOf := identity("cls1")
+	duplicateOf.UID = "uid-of-the-duplicate"
+	second := h.start(t, duplicateOf)
+	second.publish(export("cls1", key("mine"), 1))
+	second.await(key("mine"), func(v registry.View) string {
+		var duplicate *registry.DuplicateIDError
+		if !errors.As(v.Local.Err, &duplicate) {
+			return fmt.Sprintf("own status is %v (%v), want a DuplicateIDError", v.Local.State, v.Local.Err)
+		}
+		return ""
+	})
+	second.stop(registry.ErrLeave)
+	other := export("cls1", key("after"), 1) // a change that is read after all of that
+	first.publish(other)
+	watcher.await(key("after"), exportsAre(other))
+	watcher.await(key("web"), exportsAre(web))
+	first.await(key("web"), isState(registry.Exported))
+	watcher.awaitMembers("cls1", "cls2")
 }
 
 func testFailing(t *testing.T, h *harness) {
