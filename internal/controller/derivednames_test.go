@@ -15,7 +15,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
-// earlierDerived returns the derived Service of key that a version before 0.1.0 created, as it holds its IPs.
+// earlierDerived returns the derived Service of key that a version before 0.1.0 created, as it
+// holds its IPs.
 func earlierDerived(key mcs.Key) *corev1.Service {
 	svc := controllertest.Service(mcs.Key{Namespace: key.Namespace, Name: mcs.ShortDerivedName(key)})
 	svc.Spec.Selector = nil
@@ -53,8 +54,9 @@ func (k *cluster) usesDerived(t *testing.T, key mcs.Key, name, ip string) {
 	})
 }
 
-// TestImports_ShortDerivedNames: an import keeps the derived Service of an earlier version and its IPs, also through the hold time. Another service whose
-// short name is the same has a Service of its own.
+// TestImports_ShortDerivedNames: an import keeps the derived Service of an earlier version and its
+// IPs, also through the hold time. Another service whose short name is the same has a Service of
+// its own.
 func TestImports_ShortDerivedNames(t *testing.T) {
 	s := setUp(t, "short-names")
 	key, colliding := mcs.Key{Namespace: "shop", Name: "sf21a8f"}, mcs.Key{Namespace: "shop", Name: "s1e37560"}
@@ -83,8 +85,9 @@ func TestImports_ShortDerivedNames(t *testing.T) {
 	s.b.usesDerived(t, colliding, mcs.DerivedName(colliding), "")
 }
 
-// TestImports_TwoDerivedServices: after a downgrade and an upgrade an import has a derived Service with either name. It keeps that which its ServiceImport
-// names, and the other one goes after the hold time.
+// TestImports_TwoDerivedServices: after a downgrade and an upgrade an import has a derived Service
+// with either name. It keeps that which its ServiceImport names, and the other one goes after the
+// hold time.
 func TestImports_TwoDerivedServices(t *testing.T) {
 	s := setUp(t, "two-derived")
 	s.a.export(t, s.key, 1, 1)

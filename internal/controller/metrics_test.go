@@ -203,7 +203,8 @@ func readYAML(t *testing.T, path string, into any) {
 	}
 }
 
-// TestMetrics_OfClustersThatAreGone: when a cluster has left and nothing is imported from it, no series has its ID.
+// TestMetrics_OfClustersThatAreGone: when a cluster has left and nothing is imported from it, no
+// series has its ID.
 func TestMetrics_OfClustersThatAreGone(t *testing.T) {
 	s := setUp(t, "gone-metrics")
 	s.runB.stopAndWait(t)

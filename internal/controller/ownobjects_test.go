@@ -51,8 +51,8 @@ func (k *cluster) asController(t *testing.T) client.Client {
 	return c
 }
 
-// newObjects returns one object of each kind that the policy covers, with labels. If own is set, they are as the controller writes them, name being that
-// of the derived Service.
+// newObjects returns one object of each kind that the policy covers, with labels. If own is set,
+// they are as the controller writes them, name being that of the derived Service.
 func newObjects(namespace, name string, own bool, labels map[string]string) []client.Object {
 	meta := func(mark map[string]string) metav1.ObjectMeta {
 		all := maps.Clone(labels)
@@ -141,7 +141,8 @@ func TestPolicyRefusesObjectsOfOthers(t *testing.T) {
 	wantPolicy(t, "deleting default/kubernetes", controller.Delete(t.Context(), kubernetes), false)
 }
 
-// TestPolicyAllowsOwnObjects: objects with the label and a derived name can be created, changed and deleted, as long as they keep the label.
+// TestPolicyAllowsOwnObjects: objects with the label and a derived name can be created, changed and
+// deleted, as long as they keep the label.
 func TestPolicyAllowsOwnObjects(t *testing.T) {
 	k, _ := twoClusters(t)
 	controller := k.asController(t)

@@ -89,8 +89,8 @@ type Derived struct {
 	Superfluous []*corev1.Service
 }
 
-// ChooseDerived returns the derived Service of key. standard is the Service with a derived name of key, nil if there is none, and
-// candidates are those with the import's label. Neither is changed.
+// ChooseDerived returns the derived Service of key. standard is the Service with a derived name of
+// key, nil if there is none, and candidates are those with the import's label. Neither is changed.
 //
 // An import that was taken over keeps one of the legacy controller's Services, because clients use its IP: the ServiceImport names
 // it. Before the takeover, which takeOver allows, it is the oldest one.

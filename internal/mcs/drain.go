@@ -173,8 +173,8 @@ func keepShare(endpoints []Endpoint, percent int32) []Endpoint {
 	return withoutReady(endpoints, surplusAddresses(endpoints, percent))
 }
 
-// surplusAddresses reports which addresses of ready endpoints are not among the percent of them that
-// are kept: those that come last by rank.
+// surplusAddresses reports which addresses of ready endpoints are not among the percent of them
+// that are kept: those that come last by rank.
 func surplusAddresses(endpoints []Endpoint, percent int32) func(netip.Addr) bool {
 	var ranked []rankedAddress
 	for _, ep := range endpoints {

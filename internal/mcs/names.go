@@ -14,21 +14,23 @@ import (
 
 const (
 	derivedNamePrefix = "imported-"
-	// derivedNameHash is the number of base32 characters of the hash in a derived name: 20 x 5 = 100 bits. A name that
-	// shares the derived name of a given service takes 2^100 hashes, which no computer makes. Two names that share one take
-	// 2^50, 14 hours at 22 GH/s, the rate of one GPU: both are of one's own, and only one is imported.
+	// derivedNameHash is the number of base32 characters of the hash in a derived name: 20 x 5 =
+	// 100 bits. A name that shares the derived name of a given service takes 2^100 hashes, which no
+	// computer makes. Two names that share one take 2^50, 14 hours at 22 GH/s, the rate of one GPU:
+	// both are of one's own, and only one is imported.
 	derivedNameHash = 20
-	// shortNameHash is that of versions before 0.1.0: 50 bits. Two names took 2^25 hashes, 25 seconds of one core, and a
-	// second one to a given name 2^50.
+	// shortNameHash is that of versions before 0.1.0: 50 bits. Two names took 2^25 hashes, 25
+	// seconds of one core, and a second one to a given name 2^50.
 	shortNameHash = 10
 )
 
-// DerivedName returns the name of the derived Service of k, which is also the prefix of the names of the imported
-// EndpointSlices. It is the same in every cluster, and a DNS label for a key of any length. An import that an earlier version
-// created keeps its ShortDerivedName.
+// DerivedName returns the name of the derived Service of k, which is also the prefix of the names
+// of the imported EndpointSlices. It is the same in every cluster, and a DNS label for a key of any
+// length. An import that an earlier version created keeps its ShortDerivedName.
 func DerivedName(k Key) string { return derivedName(k, derivedNameHash) }
 
-// ShortDerivedName returns the derived name of k in versions before 0.1.0. DerivedName begins with it.
+// ShortDerivedName returns the derived name of k in versions before 0.1.0. DerivedName begins with
+// it.
 func ShortDerivedName(k Key) string { return derivedName(k, shortNameHash) }
 
 func derivedName(k Key, length int) string {
@@ -42,13 +44,14 @@ func IsDerivedNameOf(name string, k Key) bool {
 	return name == DerivedName(k) || name == ShortDerivedName(k)
 }
 
-// ShortenDerivedName returns the ShortDerivedName of the services with the derived name name, which is a short one or not.
+// ShortenDerivedName returns the ShortDerivedName of the services with the derived name name, which
+// is a short one or not.
 func ShortenDerivedName(name string) string {
 	return name[:min(len(name), len(derivedNamePrefix)+shortNameHash)]
 }
 
-// CutDerivedName splits the name of an object into the name of a derived Service, which it begins with, and the rest, which
-// begins with a hyphen if there is any.
+// CutDerivedName splits the name of an object into the name of a derived Service, which it begins
+// with, and the rest, which begins with a hyphen if there is any.
 func CutDerivedName(name string) (derived, rest string, ok bool) {
 	hash, isDerived := strings.CutPrefix(name, derivedNamePrefix)
 	hash, _, _ = strings.Cut(hash, "-")
@@ -65,8 +68,9 @@ func IsDerivedName(name string) bool {
 	return ok && rest == ""
 }
 
-// ParseSliceName returns the name of the derived Service and the source cluster in the name of an imported slice, such as
-// "imported-abcdefghij0123456789-cls1-ipv4-0". The slices that Kubernetes creates for a Service have other names.
+// ParseSliceName returns the name of the derived Service and the source cluster in the name of an
+// imported slice, such as "imported-abcdefghij0123456789-cls1-ipv4-0". The slices that Kubernetes
+// creates for a Service have other names.
 func ParseSliceName(s *discoveryv1.EndpointSlice) (derived, cluster string, ok bool) {
 	derived, rest, ok := CutDerivedName(s.Name)
 	if !ok {

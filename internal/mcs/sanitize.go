@@ -371,7 +371,8 @@ var refusedNetworks = []refusedNetwork{
 	{netip.MustParsePrefix("fd00:42::42/128"), "the metadata service of Scaleway"},
 	// techdocs.akamai.com/cloud-computing/docs/metadata-service-api
 	{netip.MustParsePrefix("fd00:a9fe:a9fe::1/128"), "the metadata service of Linode"},
-	// RFC 3879 deprecates site-local addresses: each site has its own, so that another cluster cannot mean one.
+	// RFC 3879 deprecates site-local addresses: each site has its own, so that another cluster
+	// cannot mean one.
 	{netip.MustParsePrefix("fec0::/10"), "a site-local address (RFC 3879)"},
 	{netip.MustParsePrefix("192.88.99.0/24"), "a relay of 6to4 (RFC 7526)"},
 	{netip.MustParsePrefix("240.0.0.0/4"), "in the network reserved for future use (RFC 1112)"},

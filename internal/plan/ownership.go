@@ -25,11 +25,13 @@ func IsDerivedService(key mcs.Key, svc *corev1.Service) bool {
 		(svc.Labels[mcsv1beta1.LabelServiceName] == key.Name || IsHeld(svc) || slices.Contains(ImportOwners(svc), key.Name))
 }
 
-// ImportWithSameName returns the name of another import of this controller that obj belongs to, although its name is, or
-// begins with, the derived name of key: the hashes of both names are the same. It is "" if there is none.
+// ImportWithSameName returns the name of another import of this controller that obj belongs to,
+// although its name is, or begins with, the derived name of key: the hashes of both names are the
+// same. It is "" if there is none.
 //
-// The label of obj tells the import, else its owner. Other clients may change both, so they count only if that import has
-// this derived name too. The one to which the object belongs keeps it, and the other does not touch it.
+// The label of obj tells the import, else its owner. Other clients may change both, so they count
+// only if that import has this derived name too. The one to which the object belongs keeps it, and
+// the other does not touch it.
 func ImportWithSameName(key mcs.Key, obj metav1.Object) string {
 	derived, _, ok := mcs.CutDerivedName(obj.GetName())
 	if !ok || !mcs.IsDerivedNameOf(derived, key) {
@@ -46,8 +48,9 @@ func ImportWithSameName(key mcs.Key, obj metav1.Object) string {
 	return ""
 }
 
-// DerivedName returns the name of the derived Service of key, whose ServiceImport is imp: the one that imp names, because
-// that of an earlier version, or of the legacy controller, keeps its name. imp may be nil.
+// DerivedName returns the name of the derived Service of key, whose ServiceImport is imp: the one
+// that imp names, because that of an earlier version, or of the legacy controller, keeps its name.
+// imp may be nil.
 func DerivedName(key mcs.Key, imp *mcsv1beta1.ServiceImport) string {
 	if imp != nil && mcs.IsDerivedName(imp.Annotations[AnnotationDerivedService]) {
 		return imp.Annotations[AnnotationDerivedService]

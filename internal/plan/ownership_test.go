@@ -39,8 +39,9 @@ func TestIsDerivedService(t *testing.T) {
 	}
 }
 
-// TestNamesWithOneHash: two services of one namespace have the same short derived name. Objects with it belong to the one that their label tells, else
-// their owner, whatever else another client writes there.
+// TestNamesWithOneHash: two services of one namespace have the same short derived name. Objects
+// with it belong to the one that their label tells, else their owner, whatever else another client
+// writes there.
 func TestNamesWithOneHash(t *testing.T) {
 	one, two := mcs.Key{Namespace: "shop", Name: "sf21a8f"}, mcs.Key{Namespace: "shop", Name: "s1e37560"}
 	short := mcs.ShortDerivedName(one)

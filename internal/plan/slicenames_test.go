@@ -10,8 +10,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// TestSlices_ShortNames: the slices of an import that an earlier version created keep its short derived name, and new ones get it, so that the import can
-// be given back to that version.
+// TestSlices_ShortNames: the slices of an import that an earlier version created keep its short
+// derived name, and new ones get it, so that the import can be given back to that version.
 func TestSlices_ShortNames(t *testing.T) {
 	short := mcs.ShortDerivedName(key)
 	earlier := func(service string) *discoveryv1.EndpointSlice {

@@ -185,9 +185,9 @@ func (in SliceInput) serviceName() string {
 	return in.derivedName() + headlessSuffix
 }
 
-// derivedName returns the derived name of the import, with which the names of new slices begin. An import of an earlier
-// version keeps its own, so that this version can be replaced by that one again: the derived Service has it, or if the
-// import is headless the existing slices.
+// derivedName returns the derived name of the import, with which the names of new slices begin. An
+// import of an earlier version keeps its own, so that this version can be replaced by that one
+// again: the derived Service has it, or if the import is headless the existing slices.
 func (in SliceInput) derivedName() string {
 	short := mcs.ShortDerivedName(in.Key)
 	isShort := func(s *discoveryv1.EndpointSlice) bool {
@@ -223,8 +223,9 @@ func ExportsOf(m mcs.Merged, existing []*discoveryv1.EndpointSlice, clusters []s
 	return out
 }
 
-// newSliceName returns the first free name of the pool, such as "imported-abcdefghij0123456789-cls1-ipv4-0": names sort by source
-// cluster and family. A name has at most 29+1+63+1+4+1 characters and an index, well below the limit of 253.
+// newSliceName returns the first free name of the pool, such as
+// "imported-abcdefghij0123456789-cls1-ipv4-0": names sort by source cluster and family. A name has
+// at most 29+1+63+1+4+1 characters and an index, well below the limit of 253.
 func newSliceName(derived string, id poolID, taken map[string]bool) string {
 	prefix := fmt.Sprintf("%s-%s-%s", derived, id.cluster, strings.ToLower(string(id.family)))
 	for i := 0; ; i++ {

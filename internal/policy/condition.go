@@ -57,12 +57,14 @@ func Sorted(refusals []Refusal) []Refusal {
 	})
 }
 
-// systemPrefixes begin the names of namespaces that platforms reserve for their own components: Kubernetes, OpenShift
-// (github.com/openshift/openshift-docs/pull/21865) and Rancher (ranchermanager.docs.rancher.com, psa-restricted-exemptions).
+// systemPrefixes begin the names of namespaces that platforms reserve for their own components:
+// Kubernetes, OpenShift (github.com/openshift/openshift-docs/pull/21865) and Rancher
+// (ranchermanager.docs.rancher.com, psa-restricted-exemptions).
 var systemPrefixes = []string{"kube-", "openshift-", "cattle-"}
 
-// IsSystemNamespace reports whether a cluster imports into namespace only if its administrator lists it: those of systemPrefixes, default and
-// openshift, which exist in every cluster of a platform but are not the same namespace to its administrators, and the controller's own.
+// IsSystemNamespace reports whether a cluster imports into namespace only if its administrator
+// lists it: those of systemPrefixes, default and openshift, which exist in every cluster of a
+// platform but are not the same namespace to its administrators, and the controller's own.
 func IsSystemNamespace(namespace, own string) bool {
 	return namespace == metav1.NamespaceDefault || namespace == "openshift" || own != "" && namespace == own ||
 		slices.ContainsFunc(systemPrefixes, func(prefix string) bool { return strings.HasPrefix(namespace, prefix) })

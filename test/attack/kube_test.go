@@ -126,7 +126,8 @@ func (k *kubernetes) cleanUp(namespace string) {
 	})
 }
 
-// namespace creates a namespace, which may be that of an earlier run, and deletes its objects when the test has ended.
+// namespace creates a namespace, which may be that of an earlier run, and deletes its objects when
+// the test has ended.
 func (k *kubernetes) namespace(name string) {
 	k.t.Helper()
 	err := k.Admin.Create(k.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
@@ -582,7 +583,8 @@ func TestAttack_StolenTokenJoinsAnyService(t *testing.T) {
 	k.controlKeys(thief)
 }
 
-// controlKeys checks that thief cannot write the keys by which an administrator controls the controller, and that the controller can remove them.
+// controlKeys checks that thief cannot write the keys by which an administrator controls the
+// controller, and that the controller can remove them.
 func (k *kubernetes) controlKeys(thief client.Client) {
 	k.t.Helper()
 	config := &corev1.ConfigMap{
@@ -682,7 +684,8 @@ func TestAttack_EditedImport(t *testing.T) {
 	k.imported(k.key, "10.1.0.1")
 }
 
-// collisions returns two names of services of namespace shop whose short derived names are the same: the first 50 bits of their hashes are. They were found with 31,683,936 hashes.
+// collisions returns two names of services of namespace shop whose short derived names are the
+// same: the first 50 bits of their hashes are. They were found with 31,683,936 hashes.
 func collisions() (a, b mcs.Key) {
 	return mcs.Key{Namespace: "shop", Name: "sf21a8f"}, mcs.Key{Namespace: "shop", Name: "s1e37560"}
 }
@@ -729,7 +732,8 @@ func TestAttack_CollidingNames(t *testing.T) {
 	}
 }
 
-// versions returns the resource versions of the Services, ServiceImports and EndpointSlices of a namespace.
+// versions returns the resource versions of the Services, ServiceImports and EndpointSlices of a
+// namespace.
 func (k *kubernetes) versions(namespace string) map[string]string {
 	k.t.Helper()
 	out := map[string]string{}

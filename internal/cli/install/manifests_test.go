@@ -78,7 +78,8 @@ func TestRenderManifests(t *testing.T) {
 	}
 }
 
-// The admission policy lets the controller create ServiceExports only if its flags select Services for that.
+// The admission policy lets the controller create ServiceExports only if its flags select Services
+// for that.
 func TestRenderManifests_AutoExport(t *testing.T) {
 	for flag, want := range map[string]string{"--aws-region=eu-west-1": "false", "--auto-export-selector=mcs=auto": "true"} {
 		objects, err := renderManifests(installation{namespace: session.DefaultNamespace, replicas: 2, args: []string{flag}})

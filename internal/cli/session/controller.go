@@ -32,7 +32,8 @@ func ManagerLabels() client.MatchingLabels {
 	return client.MatchingLabels{"app.kubernetes.io/name": names.Product, "app.kubernetes.io/component": "manager"}
 }
 
-// maxResponse bounds the response of a controller, which is not trusted. The status of 1,000 clusters with 5,000 imports is some MiB.
+// maxResponse bounds the response of a controller, which is not trusted. The status of 1,000
+// clusters with 5,000 imports is some MiB.
 const maxResponse = 64 << 20
 
 // readAll returns what r has, or an error if that is more than limit bytes.

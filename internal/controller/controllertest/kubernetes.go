@@ -168,7 +168,8 @@ const (
 	controlKeys = "cloud-map-mcs-controller-control-keys"
 )
 
-// AllowAutoExport lets ControllerUser create ServiceExports, as the chart does with autoExportSelector, and waits until that is in effect.
+// AllowAutoExport lets ControllerUser create ServiceExports, as the chart does with
+// autoExportSelector, and waits until that is in effect.
 func (k *Kubernetes) AllowAutoExport() error {
 	var policy admissionv1.ValidatingAdmissionPolicy
 	if err := k.Admin.Get(context.Background(), client.ObjectKey{Name: ownObjects}, &policy); err != nil {
@@ -188,7 +189,8 @@ func (k *Kubernetes) AllowAutoExport() error {
 	}}, "")
 }
 
-// awaitPolicy waits until ControllerUser cannot create obj because of a policy, or can create it if refusedBy is "".
+// awaitPolicy waits until ControllerUser cannot create obj because of a policy, or can create it if
+// refusedBy is "".
 func (k *Kubernetes) awaitPolicy(obj client.Object, refusedBy string) error {
 	controller, err := client.New(k.Config, client.Options{Scheme: k.Admin.Scheme()})
 	if err != nil {

@@ -154,8 +154,9 @@ func (r *Controller) gatherDerived(ctx context.Context, f *importFacts) error {
 	return nil
 }
 
-// findDerived sets the derived Service: the one with the present name, or one with the short name of an earlier version if it is ours. It returns the
-// other one if both are ours, as after a downgrade: the import uses that which its ServiceImport names.
+// findDerived sets the derived Service: the one with the present name, or one with the short name
+// of an earlier version if it is ours. It returns the other one if both are ours, as after a
+// downgrade: the import uses that which its ServiceImport names.
 func (r *Controller) findDerived(ctx context.Context, f *importFacts) (unused *corev1.Service, err error) {
 	find := func(name string) *corev1.Service {
 		var svc corev1.Service

@@ -41,7 +41,8 @@ func (r *Controller) publishReports(ctx context.Context) error {
 	}
 }
 
-// readImportedServices returns what this cluster imports from others: what the statuses of its ServiceImports show, so that a restart changes nothing.
+// readImportedServices returns what this cluster imports from others: what the statuses of its
+// ServiceImports show, so that a restart changes nothing.
 func (r *Controller) readImportedServices(ctx context.Context, own string) (map[string][]mcs.Key, error) {
 	var list mcsv1beta1.ServiceImportList
 	if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
@@ -50,8 +51,8 @@ func (r *Controller) readImportedServices(ctx context.Context, own string) (map[
 	return importedServices(list.Items, own), nil
 }
 
-// forgetMetrics deletes the metrics of clusters that are gone: they are not members, and nothing is imported from them. While the members are not
-// known, all metrics stay.
+// forgetMetrics deletes the metrics of clusters that are gone: they are not members, and nothing is
+// imported from them. While the members are not known, all metrics stay.
 func (r *Controller) forgetMetrics(ctx context.Context, reg registry.Registry, imported map[string][]mcs.Key) {
 	members, err := reg.Members(ctx)
 	if err != nil {

@@ -71,8 +71,8 @@ func (m mapper) mapObject(ctx context.Context, obj client.Object, derived string
 	return requests
 }
 
-// findImports returns the names of a namespace's imports that match. It computes the derived name of each and is used only for objects without label
-// and owner.
+// findImports returns the names of a namespace's imports that match. It computes the derived name
+// of each and is used only for objects without label and owner.
 func (m mapper) findImports(ctx context.Context, namespace string, matches func(name string) bool) (names []string) {
 	var imports mcsv1beta1.ServiceImportList
 	if err := m.client.List(ctx, &imports, client.InNamespace(namespace), client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
@@ -86,7 +86,8 @@ func (m mapper) findImports(ctx context.Context, namespace string, matches func(
 	return names
 }
 
-// findReported returns the names of a namespace's imports that match and that an object prevents, which may belong to another import.
+// findReported returns the names of a namespace's imports that match and that an object prevents,
+// which may belong to another import.
 func (m mapper) findReported(namespace string, matches func(name string) bool) (names []string) {
 	m.reported.Range(func(key, _ any) bool {
 		if k := key.(mcs.Key); k.Namespace == namespace && matches(k.Name) {

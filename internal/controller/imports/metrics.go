@@ -62,7 +62,8 @@ func (m *Metrics) observePropagation(exports []mcs.Export, now time.Time) {
 	}
 }
 
-// forgetOthers deletes the series of the source clusters that isKnown does not report. Without it, each ID that was ever imported would keep its series.
+// forgetOthers deletes the series of the source clusters that isKnown does not report. Without it,
+// each ID that was ever imported would keep its series.
 func (m *Metrics) forgetOthers(isKnown func(cluster string) bool) {
 	if m == nil {
 		return

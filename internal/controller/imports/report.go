@@ -23,8 +23,8 @@ import (
 // server restarts, needs no action.
 const failureGrace = 5 * time.Second
 
-// reportNotOwned reports that an object of another owner, or of another import, prevents the import: an event once, and condition Ready of a
-// ServiceImport that is ours.
+// reportNotOwned reports that an object of another owner, or of another import, prevents the
+// import: an event once, and condition Ready of a ServiceImport that is ours.
 func (r *Controller) reportNotOwned(ctx context.Context, f importFacts) error {
 	message := f.notOwnedMessage()
 	if _, reported := r.reported.LoadOrStore(f.key, struct{}{}); !reported {
@@ -44,7 +44,8 @@ func (r *Controller) reportNotOwned(ctx context.Context, f importFacts) error {
 	return r.updateNotReady(ctx, f.key, message, false)
 }
 
-// notOwnedMessage returns why the import is prevented by an object of another owner, or of another import, and how to allow it.
+// notOwnedMessage returns why the import is prevented by an object of another owner, or of another
+// import, and how to allow it.
 func (f importFacts) notOwnedMessage() string {
 	switch {
 	case f.isForeign() && f.takeover.NotOwnedMessage != "":

@@ -77,7 +77,8 @@ func TestReportFailure(t *testing.T) {
 	}
 }
 
-// TestNamesWithOneHash: an import whose derived Service is that of another one is refused and reported, and its end leaves that Service alone.
+// TestNamesWithOneHash: an import whose derived Service is that of another one is refused and
+// reported, and its end leaves that Service alone.
 func TestNamesWithOneHash(t *testing.T) {
 	first := mcs.Key{Namespace: "shop", Name: "sf21a8f"} // its short derived name is that of s1e37560
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{

@@ -15,8 +15,9 @@ import (
 
 // Indices of the cache. Without them each reconcile would read all EndpointSlices, or Services, of a namespace.
 const (
-	// IndexService finds the slices with the name of a Service: mcs.NewExport decides which are exported, and reports the
-	// others. IndexImport finds the imported slices by mcs.ShortDerivedName. Their names begin with it: a client can change a label, but not a name.
+	// IndexService finds the slices with the name of a Service: mcs.NewExport decides which are
+	// exported, and reports the others. IndexImport finds the imported slices by
+	// mcs.ShortDerivedName. Their names begin with it: a client can change a label, but not a name.
 	IndexService = "service"
 	IndexImport  = "import"
 	// IndexDerived finds the derived Services of a ServiceImport, of any implementation.

@@ -863,8 +863,9 @@ func TestMembership_RemembersWhenItJoined(t *testing.T) {
 	})
 }
 
-// A backup of another cluster's namespace was restored here, with its signing key, its identity and the time at which it joined. This cluster has not
-// joined then: with that time it would count as the older holder of the ID, and its farewell would end the imports of the original.
+// A backup of another cluster's namespace was restored here, with its signing key, its identity and
+// the time at which it joined. This cluster has not joined then: with that time it would count as
+// the older holder of the ID, and its farewell would end the imports of the original.
 func TestMembership_DoesNotRestoreWhenAnotherClusterJoined(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCluster(t)

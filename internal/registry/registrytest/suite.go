@@ -675,7 +675,8 @@ func testDuplicateID(t *testing.T, h *harness) {
 	watcher.await(key("web"), exportsAre())
 }
 
-// testDuplicateLeaves: a cluster with a restored copy of another one's signing key, and so with its ID and another UID, joins and leaves.
+// testDuplicateLeaves: a cluster with a restored copy of another one's signing key, and so with its
+// ID and another UID, joins and leaves.
 func testDuplicateLeaves(t *testing.T, h *harness) {
 	first, watcher := h.start(t, identity("cls1")), h.start(t, identity("cls2"))
 	web := export("cls1", key("web"), 3)
