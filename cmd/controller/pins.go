@@ -43,6 +43,7 @@ type storedPin struct {
 	Last      map[string]storedTime `json:"last,omitempty"` // by registry
 	Left      bool                  `json:"left,omitempty"`
 	Forgotten bool                  `json:"forgotten,omitempty"`
+	Unsealed  bool                  `json:"unsealed,omitempty"`
 	Since     time.Time             `json:"since,omitzero"`
 }
 
@@ -101,7 +102,7 @@ func (c *configMapPins) SavePins(ctx context.Context, pins map[string]trust.Pin)
 }
 
 func encodePin(pin trust.Pin) (string, error) {
-	stored := storedPin{UID: pin.UID, Last: map[string]storedTime{}, Left: pin.Left, Forgotten: pin.Forgotten, Since: pin.Since}
+	stored := storedPin{UID: pin.UID, Last: map[string]storedTime{}, Left: pin.Left, Forgotten: pin.Forgotten, Unsealed: pin.Unsealed, Since: pin.Since}
 	for name, at := range pin.Last {
 		stored.Last[name] = storedTime(at)
 	}
@@ -120,7 +121,7 @@ func decodePin(text string) (trust.Pin, error) {
 	if err := json.Unmarshal([]byte(text), &stored); err != nil {
 		return trust.Pin{}, fmt.Errorf("decoding the key of a cluster: %w", err)
 	}
-	pin := trust.Pin{UID: stored.UID, Last: map[string]trust.Time{}, Left: stored.Left, Forgotten: stored.Forgotten, Since: stored.Since}
+	pin := trust.Pin{UID: stored.UID, Last: map[string]trust.Time{}, Left: stored.Left, Forgotten: stored.Forgotten, Unsealed: stored.Unsealed, Since: stored.Since}
 	for name, at := range stored.Last {
 		pin.Last[name] = trust.Time(at)
 	}

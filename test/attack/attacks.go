@@ -73,6 +73,21 @@ var Attacks = []Attack{
 		Test:      "TestAttack_RecordKeptOverwritten",
 	},
 	{
+		Name: "Silenced and replaced", Actor: Member, Findings: []string{"N1"},
+		Does: "It silences another cluster, which is live: it tags that cluster's catalog as its own, and overwrites the record ten times a second. Then it writes a page and a " +
+			"copy of the record, signed with its own key, and goes on when an administrator has sealed the catalog",
+		Prevented: "A cluster that knows the victim imports the addresses, or its import of the victim's export ends",
+		Effect:    "The victim becomes stale and its changes wait until the catalog is sealed; clusters that see it for the first time may believe the page before that",
+		Test:      "TestAttack_SilencedAndReplaced",
+	},
+	{
+		Name: "Silenced and left", Actor: Member, Findings: []string{"N1"},
+		Does:      "It silences another cluster in the same way, and writes a farewell with the key that it has put into the catalog",
+		Prevented: "The cluster counts as left",
+		Effect:    "As above",
+		Test:      "TestAttack_SilencedAndLeft",
+	},
+	{
 		Name: "Health of others", Actor: Member,
 		Does: "While a cluster runs with `--stale-instances=unhealthy`, it exports the addresses of another cluster, registers instances in that cluster's name, keeps its record overwritten, " +
 			"and becomes stale again and again",

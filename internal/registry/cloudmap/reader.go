@@ -23,12 +23,14 @@ const wholeCatalogThreshold = 4
 type reader struct {
 	*components
 	records recordReader
+	// catalogs finds the catalogs whose tags are read.
+	catalogs catalogFinder
 	// missingSince is the time since which a registry that is only read does not exist; zero while it does.
 	missingSince time.Time
 }
 
 func newReader(c *components) *reader {
-	return &reader{components: c, records: recordReader{components: c}}
+	return &reader{components: c, records: recordReader{components: c}, catalogs: catalogFinder{components: c}}
 }
 
 // run polls the registry, at intervals and when peer notifications arrive, until ctx ends.
@@ -181,6 +183,7 @@ func (r *reader) readCatalog(ctx context.Context, place controlPlace, read state
 		}
 		if whole {
 			r.notifier.NotifyKeys(r.state.Reads.ObserveCatalog(time.Now(), id, instances))
+			r.readTagsIfDue(ctx, place, id)
 			return nil
 		}
 	}
@@ -190,6 +193,7 @@ func (r *reader) readCatalog(ctx context.Context, place controlPlace, read state
 			return r.observeUnreadable(read, err)
 		}
 		r.notifier.Notify(r.state.Reads.ObserveRecordCopy(time.Now(), id, instances))
+		r.readTagsIfDue(ctx, place, id)
 	}
 	for _, page := range read.Pages {
 		instances, err := r.readPage(ctx, place, id, format.PageName(page))
@@ -199,6 +203,48 @@ func (r *reader) readCatalog(ctx context.Context, place controlPlace, read state
 		r.notifier.NotifyKeys(r.state.Reads.ObservePage(time.Now(), id, page, instances))
 	}
 	return nil
+}
+
+// readTagsIfDue reads the tags of a cluster's catalog if its record was refused because of its key.
+func (r *reader) readTagsIfDue(ctx context.Context, place controlPlace, id string) {
+	if !r.state.Reads.AreTagsDue(time.Now(), id) {
+		return
+	}
+	began := time.Now()
+	catalog, err := r.catalogs.find(ctx, place.namespace, format.CatalogName(id))
+	owner := ""
+	if err == nil {
+		owner, err = r.client.CatalogOwner(ctx, catalog)
+	}
+	if ctx.Err() == nil {
+		r.state.Reads.ObserveTags(began, id, owner, err) // a failure proves nothing, and is tried again
+	}
+}
+
+// catalogFinder finds the catalogs of other clusters, which readers otherwise know by name only. It is safe for concurrent use.
+type catalogFinder struct {
+	*components
+	mu       sync.Mutex
+	services map[string]api.Service
+	listedAt time.Time
+}
+
+// find returns a catalog. It lists the services at most as often as the tags of one catalog are read: a catalog that was created again has another ARN.
+func (f *catalogFinder) find(ctx context.Context, namespace api.Namespace, name string) (api.Service, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.services == nil || time.Since(f.listedAt) >= f.cfg.StaleAfter/state.CopyReads {
+		services, err := f.client.ListServices(ctx, namespace)
+		if err != nil {
+			return api.Service{}, err
+		}
+		f.services, f.listedAt = services, time.Now()
+	}
+	found, ok := f.services[name]
+	if !ok {
+		return api.Service{}, fmt.Errorf("finding service %s: the list of services does not have it", name)
+	}
+	return found, nil
 }
 
 // readPage reads the instances of a cluster's catalog with a value of PAGE.

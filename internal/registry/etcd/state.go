@@ -137,6 +137,8 @@ type memberState struct {
 	// refused is true if the record in etcd is not the cluster's, or an earlier one; problem is the reason why it is not used, or "".
 	refused bool
 	problem string
+	// refusedKey is the key that has signed the record if it is not the cluster's, and could be; zero otherwise.
+	refusedKey trust.Key
 }
 
 // shownExport is the key of one export as etcd shows it.
@@ -341,7 +343,9 @@ func (s *state) applyMember(now time.Time, c *cluster, p pair, id string, change
 	c.member = memberState{revision: p.revision, refused: true}
 	m, a, err := openMember(p.value, s.clusterSetID, id)
 	if err == nil {
-		err = s.checkKey(m, a, id)
+		if err = s.checkKey(m, a, id); err != nil && !s.isSelf(id) {
+			c.member.refusedKey = a.key
+		}
 	}
 	if s.isSelf(id) {
 		c.observeRival(now, s.rivalIn(m, err))
@@ -402,7 +406,7 @@ func (s *state) checkKey(m signedMember, a author, id string) error {
 		}
 		return nil
 	}
-	_, err := s.keyring.Check(trust.Presented{Registry: s.name, ClusterID: id, Key: a.key, Succession: m.Succession, Silent: s.liveness.IsStale(id)})
+	_, err := s.keyring.Check(trust.Presented{Registry: s.name, ClusterID: id, Key: a.key, Succession: m.Succession, Proven: s.liveness.IsStale(id)})
 	return err
 }
 
@@ -856,7 +860,7 @@ func (s *state) members() []registry.Member {
 			continue
 		}
 		members = append(members, registry.Member{
-			ClusterID: id, UID: c.uid(), Version: c.record.Version, Key: c.key(),
+			ClusterID: id, UID: c.uid(), Version: c.record.Version, Key: s.keyOf(c), RefusedKey: c.member.refusedKeyText(),
 			LastSeen: c.lastSeen, Joined: c.record.Joined, Heartbeat: c.record.Heartbeat,
 			Stale: s.liveness.IsStale(id), NoRecord: !c.known, Properties: c.properties.Decode(c.record.Properties), Imports: c.record.Imports,
 		})
@@ -872,12 +876,23 @@ func (c *cluster) uid() string {
 	return c.record.UID
 }
 
-// key returns the public key of the cluster, "" if no record of it was believed.
-func (c *cluster) key() string {
+// keyOf returns the public key of a cluster, "" if none is known.
+func (s *state) keyOf(c *cluster) string {
+	if pin, ok := s.keyring.Pin(c.id); ok && !s.isSelf(c.id) && pin.Key != (trust.Key{}) {
+		return pin.Key.String()
+	}
 	if !c.known {
 		return ""
 	}
 	return c.author.key.String()
+}
+
+// refusedKeyText returns the key that was refused, "" if there is none.
+func (m memberState) refusedKeyText() string {
+	if m.refusedKey == (trust.Key{}) {
+		return ""
+	}
+	return m.refusedKey.String()
 }
 
 // allProblems returns the problems of a cluster's keys, one line each. handover is the time that the next process of the cluster has to write the key alive.

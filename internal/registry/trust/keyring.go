@@ -31,6 +31,8 @@ type Pin struct {
 	// Left is set after a farewell of the cluster, Forgotten after an administrator requested to forget it. Any key may follow a
 	// farewell; a forgotten cluster returns with a record later than Last.
 	Left, Forgotten bool
+	// Unsealed is set after the cluster's catalog has shown another key while any member of the clusterset could have written it: sealing the catalog later proves nothing.
+	Unsealed bool
 	// Since is when this cluster saw the other one for the first time, zero if that was before it was recorded.
 	Since time.Time
 }
@@ -46,7 +48,7 @@ const (
 
 // equal reports whether p and o are the same.
 func (p Pin) equal(o Pin, d detail) bool {
-	return p.Key == o.Key && p.UID == o.UID && p.Since.Equal(o.Since) && p.Left == o.Left && p.Forgotten == o.Forgotten && maps.EqualFunc(p.Last, o.Last, func(a, b Time) bool {
+	return p.Key == o.Key && p.UID == o.UID && p.Since.Equal(o.Since) && p.Left == o.Left && p.Forgotten == o.Forgotten && p.Unsealed == o.Unsealed && maps.EqualFunc(p.Last, o.Last, func(a, b Time) bool {
 		return d == withoutTimes || a.Generation == b.Generation && (d == withGenerations || a == b)
 	})
 }
@@ -104,15 +106,17 @@ type Store interface {
 // Config configures a Keyring.
 type Config struct {
 	ClusterSetID string
-	// StaleAfter is the time without a record after which a cluster may have another key.
+	// StaleAfter is the time without a record of a key after which the registry may prove another one (Presented.Proven).
 	StaleAfter time.Duration
 	// Listed are the keys that the administrator listed, by cluster ID: such a cluster never has another key. If ListedOnly is set, the
 	// other clusters have none.
 	Listed     map[string]Key
 	ListedOnly bool
 	// Store keeps the pins; nil is none.
-	Store  Store
-	Logger logr.Logger
+	Store Store
+	// Changed is called for each change of the key of another cluster; nil is none. It must not block, nor call the Keyring.
+	Changed func(Change)
+	Logger  logr.Logger
 	// MaxPins is the number of pins from which on a new one replaces another one, 0 the default.
 	MaxPins int
 }
@@ -141,6 +145,44 @@ type entry struct {
 	heard time.Time
 	// saved is the pin as stored.
 	saved Pin
+	// successor is the key that the pinned key has signed, zero if none was presented.
+	successor Key
+}
+
+// Reason is the reason why a cluster has another key.
+type Reason string
+
+// The reasons of changes.
+const (
+	Succession      Reason = "succession"    // the previous key has signed the new one
+	AfterFarewell   Reason = "farewell"      // the previous key has signed a farewell
+	AfterForget     Reason = "forgotten"     // an administrator had the cluster forgotten
+	ByAdministrator Reason = "administrator" // an administrator has named the key
+	ByRegistry      Reason = "registry"      // the registry proves the key, see Presented.Proven
+)
+
+// Reasons are all reasons.
+var Reasons = []Reason{Succession, AfterFarewell, AfterForget, ByAdministrator, ByRegistry}
+
+// Change is a change of the key of another cluster.
+type Change struct {
+	// Registry is the name of the registry that showed the key, "" after Trust.
+	Registry, ClusterID string
+	Previous, Key       Key
+	Reason              Reason
+}
+
+// reason returns the reason why records with a key are accepted instead of those with the pinned one.
+func (e *entry) reason(key Key) Reason {
+	switch {
+	case e.Forgotten:
+		return AfterForget
+	case e.Left:
+		return AfterFarewell
+	case e.successor == key:
+		return Succession
+	}
+	return ByRegistry
 }
 
 // Load returns the Keyring with the stored pins.
@@ -187,8 +229,12 @@ type Presented struct {
 	Key                 Key
 	// Succession is the signature of Key with the previous key, or "".
 	Succession string
-	// Silent reports whether the registry shows no heartbeat of the cluster for StaleAfter.
-	Silent bool
+	// Proven reports whether the registry proves that the owner of Key has the place of the cluster: only it can have written Key there, and no heartbeat of the cluster
+	// was shown for StaleAfter, so that a second cluster with this ID takes nothing over. Unproven is the reason why not, "" if the heartbeats are the only one.
+	//
+	// etcd proves it by the user of the cluster's prefix, Cloud Map by the tag catalog-of of the cluster's catalog, which only an administrator can set.
+	Proven   bool
+	Unproven string
 }
 
 // Check returns whether the key is the cluster's, with the reason if it is refused.
@@ -210,7 +256,8 @@ func (k *Keyring) Check(p Presented) (Verdict, error) {
 	return k.checkPin(p)
 }
 
-// checkPin is Check for a cluster whose key is not listed. The caller holds k.mu.
+// checkPin is Check for a cluster whose key is not listed. A key changes when its owner says so, by signing the next one or a farewell, or when an administrator does,
+// by Forget or Trust; and by itself only where the registry proves the next one. The caller holds k.mu.
 func (k *Keyring) checkPin(p Presented) (Verdict, error) {
 	pin, ok := k.pins[p.ClusterID]
 	switch {
@@ -219,13 +266,31 @@ func (k *Keyring) checkPin(p Presented) (Verdict, error) {
 	case !ok || pin.Left:
 		return Unknown, nil
 	case pin.Key.IsSucceededBy(p.Key, k.cfg.ClusterSetID, p.ClusterID, p.Succession):
+		pin.successor = p.Key
 		return Accepted, nil
-	case pin.Forgotten, p.Silent && pin.Last[p.Registry] != Time{} && time.Since(pin.heard) >= k.cfg.StaleAfter:
-		return Unknown, nil // a registry that has never shown the pinned key cannot show that the cluster was built anew
+	case pin.Forgotten, p.Proven && k.mayBeProven(pin, p.Registry):
+		return Unknown, nil
 	}
 	return Refused, fmt.Errorf("it is signed with key %s, but the records of this cluster were signed with key %s until now: either another cluster "+
-		"uses the same cluster ID, or the cluster was built anew, and its new key counts once its previous key has been silent for %s",
-		p.Key, pin.Key, k.cfg.StaleAfter)
+		"uses the same cluster ID, or the cluster was built anew or has lost its key; %s", p.Key, pin.Key, k.remedy(pin, p))
+}
+
+// mayBeProven reports whether a registry can prove another key than the pinned one. A registry that has never shown the pinned key cannot show that the cluster was built
+// anew.
+func (k *Keyring) mayBeProven(pin *entry, registry string) bool {
+	return !pin.Unsealed && pin.Last[registry] != Time{} && time.Since(pin.heard) >= k.cfg.StaleAfter
+}
+
+// remedy returns when a refused key will count.
+func (k *Keyring) remedy(pin *entry, p Presented) string {
+	reason := p.Unproven
+	if pin.Unsealed && reason == "" {
+		reason = "any member may have written this key, because the catalog had no tag catalog-of"
+	}
+	if reason == "" {
+		return fmt.Sprintf("in the latter case its new key counts once its previous key has been silent for %s", k.cfg.StaleAfter)
+	}
+	return fmt.Sprintf("%s: if the key is that of the cluster, run kubectl mcs trust %s in this cluster", reason, p.ClusterID)
 }
 
 // Last returns the time of the latest record of a cluster in a registry that was read with this key, zero if there is none.
@@ -272,8 +337,7 @@ func (k *Keyring) Observe(r Record) {
 		k.pins[r.ClusterID] = pin
 		delete(k.removed, r.ClusterID)
 	case pin.Key != r.Key:
-		k.cfg.Logger.Info("A cluster has a new key", "member", r.ClusterID, "key", r.Key.String(), "previousKey", pin.Key.String())
-		pin.Pin = Pin{Key: r.Key, Since: pin.Since}
+		k.changeKey(pin, Change{Registry: r.Registry, ClusterID: r.ClusterID, Previous: pin.Key, Key: r.Key, Reason: pin.reason(r.Key)})
 	case !r.At.After(pin.Last[r.Registry]):
 		return
 	}
@@ -284,6 +348,18 @@ func (k *Keyring) Observe(r Record) {
 		pin.Last = map[string]Time{}
 	}
 	pin.UID, pin.Last[r.Registry], pin.heard = r.UID, r.At, time.Now()
+}
+
+// changeKey changes the key of a pin. The caller holds k.mu.
+func (k *Keyring) changeKey(pin *entry, change Change) {
+	pin.Pin, pin.successor = Pin{Key: change.Key, Since: pin.Since}, Key{}
+	if len(k.own[change.ClusterID]) > 0 || change.Previous == (Key{}) {
+		return // the key of the earlier owner of this cluster's own ID, or the first one
+	}
+	k.cfg.Logger.Info("A cluster has a new key", "member", change.ClusterID, "key", change.Key.String(), "previousKey", change.Previous.String(), "reason", string(change.Reason))
+	if k.cfg.Changed != nil {
+		k.cfg.Changed(change)
+	}
 }
 
 // makeRoom removes a pin if there are as many as there may be: that of the silent cluster that was seen last. So a member that invents one cluster after the
@@ -317,6 +393,44 @@ func (k *Keyring) Forget(clusterID string) {
 		return
 	}
 	k.pins[clusterID] = &entry{Pin: Pin{Forgotten: true, Since: now()}}
+}
+
+// Trust makes a key that of a cluster, in place of the pinned one: an administrator says so. What was imported stays until records with the key are read. It returns an
+// error if the key of the cluster is listed.
+func (k *Keyring) Trust(clusterID string, key Key) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if listed, ok := k.cfg.Listed[clusterID]; ok && listed != key {
+		return fmt.Errorf("--trusted-keys lists key %s for cluster %s: change it there", listed, clusterID)
+	}
+	pin := k.pins[clusterID]
+	switch {
+	case pin == nil:
+		k.makeRoom()
+		k.pins[clusterID] = &entry{Pin: Pin{Key: key, Since: now()}, heard: time.Now()}
+		delete(k.removed, clusterID)
+	case pin.Key != key:
+		k.changeKey(pin, Change{ClusterID: clusterID, Previous: pin.Key, Key: key, Reason: ByAdministrator})
+		pin.heard = time.Now()
+	}
+	return nil
+}
+
+// ObserveUnsealed records that the catalog of a cluster shows a refused key while any member of the clusterset can have written it.
+func (k *Keyring) ObserveUnsealed(clusterID string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if pin, ok := k.pins[clusterID]; ok {
+		pin.Unsealed = true
+	}
+}
+
+// IsReplaced reports whether another key than this one is that of the cluster.
+func (k *Keyring) IsReplaced(clusterID string, key Key) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	pin, ok := k.pins[clusterID]
+	return ok && pin.Key != key && pin.Key != Key{}
 }
 
 // Since returns when this cluster saw another one for the first time, across restarts: now if it has not, and the zero time if the administrator listed the

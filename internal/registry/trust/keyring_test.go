@@ -112,11 +112,22 @@ func TestCheck(t *testing.T) {
 		"never seen":                     {presented: Presented{Key: key}, want: Unknown},
 		"pinned":                         {before: pin(key), presented: Presented{Key: key}, want: Accepted},
 		"another key than pinned":        {before: pin(key), presented: Presented{Key: other}, want: Refused, wantErr: "until now"},
-		"another key, no heartbeats yet": {before: pin(key), after: staleAfter - 1, presented: Presented{Key: other, Silent: true}, want: Refused, wantErr: "silent for"},
+		"another key, no heartbeats yet": {before: pin(key), after: staleAfter - 1, presented: Presented{Key: other, Proven: true}, want: Refused, wantErr: "silent for"},
 		"another key, pinned key live":   {before: pin(key), after: staleAfter, presented: Presented{Key: other}, want: Refused, wantErr: "built anew"},
-		"another key, pinned key stale":  {before: pin(key), after: staleAfter, presented: Presented{Key: other, Silent: true}, want: Unknown},
+		"another key, pinned key stale":  {before: pin(key), after: staleAfter, presented: Presented{Key: other, Proven: true}, want: Unknown},
 		"another key, in a registry that never had the pinned one": {
-			before: pin(key), after: staleAfter, presented: Presented{Registry: "b", Key: other, Silent: true}, want: Refused, wantErr: "until now"},
+			before: pin(key), after: staleAfter, presented: Presented{Registry: "b", Key: other, Proven: true}, want: Refused, wantErr: "until now"},
+		"another key, pinned key stale, and the registry proves nothing": {
+			before: pin(key), after: time.Hour, presented: Presented{Key: other, Unproven: "its catalog has no tag"}, want: Refused, wantErr: "has no tag: if the key is that of the cluster, run kubectl mcs trust cls2"},
+		"another key, which was in a catalog that was not sealed": {
+			before: func(k *Keyring) { pin(key)(k); k.ObserveUnsealed("cls2") }, after: staleAfter, presented: Presented{Key: other, Proven: true}, want: Refused, wantErr: "kubectl mcs trust cls2"},
+		"trusted": {
+			before: func(k *Keyring) { pin(key)(k); trustKey(k, other) }, presented: Presented{Key: other}, want: Accepted},
+		"trusted, after another one was in a catalog that was not sealed": {
+			before: func(k *Keyring) { pin(key)(k); k.ObserveUnsealed("cls2"); trustKey(k, other) }, after: staleAfter, presented: Presented{Key: other}, want: Accepted},
+		"trusted another key": {
+			before: func(k *Keyring) { pin(key)(k); trustKey(k, other) }, presented: Presented{Key: key}, want: Refused, wantErr: "until now"},
+		"trusted before it was seen": {before: func(k *Keyring) { trustKey(k, key) }, presented: Presented{Key: other}, want: Refused, wantErr: "until now"},
 		"signed by the pinned key":   {before: pin(key), presented: Presented{Key: next.Key(), Succession: next.Succession("set1", "cls2")}, want: Accepted},
 		"signed for another cluster": {before: pin(key), presented: Presented{Key: next.Key(), Succession: next.Succession("set1", "cls3")}, want: Refused, wantErr: "until now"},
 		"after the farewell": {
@@ -155,6 +166,80 @@ func TestCheck(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// trustKey makes key that of the cluster.
+func trustKey(k *Keyring, key Key) {
+	if err := k.Trust("cls2", key); err != nil {
+		panic(err)
+	}
+}
+
+// TestTrust_KeepsListedKeys: the list of keys decides, and says where to change it.
+func TestTrust_KeepsListedKeys(t *testing.T) {
+	key, other := signer(t, 1).Key(), signer(t, 2).Key()
+	k := load(t, Config{Listed: map[string]Key{"cls2": key}})
+	if err := k.Trust("cls2", other); err == nil || !strings.Contains(err.Error(), "--trusted-keys lists key "+key.String()) {
+		t.Errorf("error %v, want that the key is listed", err)
+	}
+	if err := k.Trust("cls2", key); err != nil {
+		t.Errorf("the listed key: %v", err)
+	}
+}
+
+// TestChanged: each change of a key is reported with its reason, and nothing else is.
+func TestChanged(t *testing.T) {
+	key, other := signer(t, 1).Key(), signer(t, 2).Key()
+	next, err := NewSigner(bytes.Repeat([]byte{2}, ed25519.SeedSize), bytes.Repeat([]byte{1}, ed25519.SeedSize))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]struct {
+		before func(*Keyring)
+		want   []Reason
+	}{
+		"first key":           {before: func(*Keyring) {}},
+		"the registry proves": {before: pin(key), want: []Reason{ByRegistry}},
+		"succession": {before: func(k *Keyring) {
+			pin(key)(k)
+			_, _ = k.Check(Presented{Registry: "a", ClusterID: "cls2", Key: other, Succession: next.Succession("set1", "cls2")})
+		}, want: []Reason{Succession}},
+		"farewell":           {before: func(k *Keyring) { k.Observe(acceptedRecord(key, 1, true)) }, want: []Reason{AfterFarewell}},
+		"forgotten":          {before: func(k *Keyring) { pin(key)(k); k.Forget("cls2") }, want: []Reason{AfterForget}},
+		"forgotten, unknown": {before: func(k *Keyring) { k.Forget("cls2") }},
+		"trusted":            {before: func(k *Keyring) { pin(key)(k); trustKey(k, other) }, want: []Reason{ByAdministrator}},
+		"trusted, unknown":   {before: func(k *Keyring) { trustKey(k, other) }},
+		"the same key":       {before: pin(other)},
+		"the previous owner of this cluster's ID": {before: func(k *Keyring) { k.AddOwn("cls2", signer(t, 3).Key()); pin(key)(k) }},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			var got []Reason
+			k := load(t, Config{Changed: func(c Change) {
+				if got = append(got, c.Reason); c.ClusterID != "cls2" || c.Previous != key || c.Key != other || (c.Registry == "a") != (c.Reason != ByAdministrator) {
+					t.Errorf("change %+v", c)
+				}
+			}})
+			tc.before(k)
+			k.Observe(acceptedRecord(other, 2, false))
+			k.Observe(acceptedRecord(other, 3, false))
+			if !slices.Equal(got, tc.want) {
+				t.Errorf("changes %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+// TestTrust_KeepsWhatWasImported: a trusted key ends nothing by itself.
+func TestTrust_KeepsWhatWasImported(t *testing.T) {
+	key, other := signer(t, 1).Key(), signer(t, 2).Key()
+	k := load(t, Config{})
+	pin(key)(k)
+	trustKey(k, other)
+	if k.HasEnded("cls2") || !k.IsSigned("cls2") || !k.IsReplaced("cls2", key) || k.IsReplaced("cls2", other) {
+		t.Errorf("ended %t, signed %t, previous key replaced %t, new key replaced %t; want only the middle ones",
+			k.HasEnded("cls2"), k.IsSigned("cls2"), k.IsReplaced("cls2", key), k.IsReplaced("cls2", other))
 	}
 }
 

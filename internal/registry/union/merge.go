@@ -334,6 +334,7 @@ func mergeMembers(names []string, snapshots []snapshot, sources map[string]clust
 				merged.LastSeen = m.LastSeen
 			}
 			merged.Stale = merged.Stale && m.Stale
+			merged.RefusedKey = cmp.Or(merged.RefusedKey, m.RefusedKey)
 			if !merged.Address.IsValid() {
 				merged.Address = m.Address
 			}
@@ -341,6 +342,7 @@ func mergeMembers(names []string, snapshots []snapshot, sources map[string]clust
 		}
 		for _, i := range s.duplicates {
 			if m := snapshots[i].member(id); m.NoRecord {
+				merged.RefusedKey = cmp.Or(merged.RefusedKey, m.RefusedKey)
 				merged.Problems = append(merged.Problems, prefixProblems(names, i, m.Problems)...)
 				continue
 			}

@@ -24,6 +24,9 @@ const (
 	tagPart         = "part"
 )
 
+// TagCatalogOf is the tag of a catalog that an administrator has sealed: only the cluster in it may write into the catalog, whatever its other tags are.
+const TagCatalogOf = "catalog-of"
+
 // Parts of the registry, which the IAM policies in deploy/iam refer to.
 const (
 	PartControl = "control" // the control namespace
@@ -343,12 +346,24 @@ func (c *Client) IsCreatedBy(ctx context.Context, arn string, identity mcs.Ident
 	return have[tagManagedBy] == plan.ManagedBy && have[tagClusterSetID] == identity.ClusterSetID && have[tagClusterID] == identity.ClusterID, err
 }
 
+// CatalogOwner returns the ID of the only cluster that may write into a catalog, by its tag catalog-of, "" without one. The policies allow no cluster to set the tag.
+func (c *Client) CatalogOwner(ctx context.Context, catalog Service) (string, error) {
+	have, err := c.readTags(ctx, catalog.ARN)
+	return have[TagCatalogOf], err
+}
+
 // tagsOf returns the tags of a resource, none where a share hides them.
 func (c *Client) tagsOf(ctx context.Context, arn string) (map[string]string, error) {
-	out, err := call(ctx, c, "ListTagsForResource", c.sdk.ListTagsForResource, &servicediscovery.ListTagsForResourceInput{ResourceARN: aws.String(arn)})
+	have, err := c.readTags(ctx, arn)
 	if c.owner != "" && IsDenied(err) {
 		return nil, nil
 	}
+	return have, err
+}
+
+// readTags returns the tags of a resource.
+func (c *Client) readTags(ctx context.Context, arn string) (map[string]string, error) {
+	out, err := call(ctx, c, "ListTagsForResource", c.sdk.ListTagsForResource, &servicediscovery.ListTagsForResourceInput{ResourceARN: aws.String(arn)})
 	if err != nil {
 		return nil, fmt.Errorf("reading the tags of %s: %w", arn, err)
 	}

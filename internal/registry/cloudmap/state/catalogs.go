@@ -25,8 +25,8 @@ const (
 	// failures with a backoff of up to maxRetry.
 	eagerRetries = 3
 	maxRetry     = 30 * time.Second
-	// copyReads is the number of reads of a catalog's record within the time until a cluster is stale.
-	copyReads = 4
+	// CopyReads is the number of reads of a catalog's record, or tags, within the time until a cluster is stale.
+	CopyReads = 4
 	// maxCopyBackoff is the longest pause between two reads of a catalog that does not exist, as a multiple of the pause for one that does.
 	maxCopyBackoff = 16
 )
@@ -113,6 +113,9 @@ type catalog struct {
 	// prove: its key is not known yet, or it is a farewell and the first record that this process reads.
 	problem  string
 	unproven *format.Member
+	// refusedKey is the key of the record in service members if it was refused because of its key; seal has that of the copy.
+	refusedKey trust.Key
+	seal       seal
 	// copyAt is the time from which the copy of the record may be read again, copyFailures the number of reads in a row that showed none.
 	copyAt       time.Time
 	copyFailures int
@@ -291,11 +294,11 @@ func (c *catalogs) hasKey(id string, key trust.Key) bool {
 	if id == c.identity.ClusterID {
 		return slices.Contains(c.ownKeys, key)
 	}
-	if cluster := c.clusters[id]; cluster != nil && cluster.hasRecord {
-		return cluster.record.Key == key
+	if pin, ok := c.keyring.Pin(id); ok {
+		return pin.Key == key
 	}
-	pin, ok := c.keyring.Pin(id)
-	return ok && pin.Key == key
+	cluster := c.clusters[id]
+	return cluster != nil && cluster.hasRecord && cluster.record.Key == key
 }
 
 // makeCertain lets what is known of a cluster count if no later record can follow any more, or if its return is saved.
@@ -400,30 +403,34 @@ func (c *catalogs) member(now time.Time, instance api.Instance, changed engine.K
 	differs := c.parse(cluster, instance)
 	r := cluster.parsed
 	isOther := r.Key != before.Key || r.Process != before.Process
-	if !cluster.hasRecord && (isNew || isOther && now.Sub(cluster.resetAt) >= c.staleAfter/copyReads) {
+	if !cluster.hasRecord && (isNew || isOther && now.Sub(cluster.resetAt) >= c.staleAfter/CopyReads) {
 		// seek, or an old record without a catalog, may have increased them before the cluster joined
 		cluster.copyAt, cluster.copyFailures, cluster.resetAt = time.Time{}, 0, now
 	}
-	cluster.problem, cluster.unproven, cluster.isMissing = "", nil, true
+	cluster.problem, cluster.unproven, cluster.isMissing, cluster.refusedKey = "", nil, true, trust.Key{}
 	if err := cluster.parseErr; err != nil {
 		cluster.problem = registry.RefusedProblem("the member record", err)
 		// A record of a later version is a heartbeat even if this version cannot use it.
 		return differs && cluster.hasRecord && r.Key == cluster.record.Key
 	}
-	if cluster.hasRecord && r.Key == cluster.record.Key {
+	if cluster.hasRecord && r.Key == cluster.record.Key && !c.keyring.IsReplaced(id, r.Key) {
 		if cluster.record.IsLaterThan(r) {
 			return false // a late read, or a replay
 		}
 		return c.accept(now, cluster, r, changed)
 	}
-	return c.memberWithNewKey(now, cluster, r, isNew, changed)
+	beats = c.memberWithNewKey(now, cluster, r, isNew, changed)
+	if differs && cluster.refusedKey != (trust.Key{}) {
+		c.refused()
+	}
+	return beats
 }
 
 // memberWithNewKey observes the first record of a cluster, or one with another key than the latest record. It accepts the record if the cluster signed
 // it, and reports whether it is a new heartbeat.
 func (c *catalogs) memberWithNewKey(now time.Time, cluster *catalog, r format.Member, isNew bool, changed engine.Keys) (beats bool) {
 	id := r.ClusterID
-	verdict, err := c.check(id, r)
+	verdict, err := c.keyring.Check(c.presented(now, id, r))
 	last := c.keyring.Last(c.registry, id, r.Key)
 	switch {
 	case last.After(r.Time()):
@@ -437,19 +444,14 @@ func (c *catalogs) memberWithNewKey(now time.Time, cluster *catalog, r format.Me
 	case verdict == trust.Accepted:
 		return c.accept(now, cluster, r, changed)
 	}
-	cluster.problem = registry.RefusedProblem("the member record", err)
+	cluster.problem, cluster.refusedKey = registry.RefusedProblem("the member record", err), r.Key
 	return false
-}
-
-// check returns the verdict about the key of a record: whether it is the cluster's.
-func (c *catalogs) check(id string, r format.Member) (trust.Verdict, error) {
-	return c.keyring.Check(trust.Presented{Registry: c.registry, ClusterID: id, Key: r.Key, Succession: r.Succession, Silent: c.liveness.IsStale(id)})
 }
 
 // accept observes a record in service members that the cluster signed, and reports whether it is a new heartbeat.
 func (c *catalogs) accept(now time.Time, cluster *catalog, r format.Member, changed engine.Keys) (beats bool) {
 	isFirst := !cluster.hasRecord
-	cluster.isMissing = false
+	cluster.isMissing, cluster.seal.refused = false, trust.Key{}
 	written := c.observe(now, cluster, r, false, changed)
 	return written && (c.synced || !isFirst) // a record that this process found at its start may be old
 }
@@ -584,7 +586,7 @@ func (c *catalogs) copyRead(now time.Time, id string, r *format.Member, err erro
 
 // copyPause returns the pause until the next read of the copy of a record. isMissing is set if there was none.
 func (c *catalogs) copyPause(cluster *catalog, isMissing bool) time.Duration {
-	pause := c.staleAfter / copyReads
+	pause := c.staleAfter / CopyReads
 	switch {
 	case cluster.unproven != nil && cluster.copyFailures <= eagerRetries:
 		return 0
@@ -601,14 +603,19 @@ func (c *catalogs) copyPause(cluster *catalog, isMissing bool) time.Duration {
 // takeCopy observes a copy of a record, and reports whether the cluster signed it.
 func (c *catalogs) takeCopy(now time.Time, cluster *catalog, r format.Member, changed engine.Keys) bool {
 	id := r.ClusterID
-	if cluster.hasRecord && r.Key == cluster.record.Key && !r.IsLaterThan(cluster.record) {
+	if cluster.hasRecord && r.Key == cluster.record.Key && !r.IsLaterThan(cluster.record) && !c.keyring.IsReplaced(id, r.Key) {
+		cluster.seal.refused = trust.Key{}
 		return true
 	}
-	verdict, err := c.check(id, r)
+	verdict, err := c.keyring.Check(c.presented(now, id, r))
 	if verdict == trust.Refused {
-		cluster.problem = registry.RefusedProblem("the record in its catalog", err)
+		if cluster.seal.refused != r.Key {
+			c.refused()
+		}
+		cluster.problem, cluster.seal.refused = registry.RefusedProblem("the record in its catalog", err), r.Key
 		return false
 	}
+	cluster.seal.refused = trust.Key{}
 	last := c.keyring.Last(c.registry, id, r.Key)
 	if last.After(r.Time()) || last == r.Time() && c.keyring.HasEnded(id) {
 		return false // a replay, or the last record before the cluster was forgotten
@@ -620,7 +627,7 @@ func (c *catalogs) takeCopy(now time.Time, cluster *catalog, r format.Member, ch
 
 // prove accepts a record in service members if the catalog has shown its key.
 func (c *catalogs) prove(now time.Time, cluster *catalog, r format.Member, changed engine.Keys) {
-	verdict, err := c.check(r.ClusterID, r)
+	verdict, err := c.keyring.Check(c.presented(now, r.ClusterID, r))
 	switch {
 	case verdict == trust.Accepted && r.Farewell && cluster.copyFailures == 1:
 		// One read may miss the copy. A cluster that has returned writes one: then the farewell is a replay, or a late write.
@@ -633,7 +640,7 @@ func (c *catalogs) prove(now time.Time, cluster *catalog, r format.Member, chang
 	case verdict == trust.Unknown && cluster.copyFailures > 1: // one read may be late
 		cluster.problem = registry.RefusedProblem("the member record", fmt.Errorf("it is signed with key %s, which the cluster's catalog does not show", r.Key))
 	case verdict == trust.Refused:
-		cluster.problem = registry.RefusedProblem("the member record", err)
+		cluster.problem, cluster.refusedKey = registry.RefusedProblem("the member record", err), r.Key
 	}
 }
 
@@ -975,7 +982,8 @@ func (c *catalogs) list() []registry.Member {
 			ClusterID:  id,
 			UID:        cluster.record.UID,
 			Version:    cluster.record.Version,
-			Key:        cluster.key(),
+			Key:        c.keyOf(cluster),
+			RefusedKey: cluster.refused(),
 			LastSeen:   cluster.lastSeen,
 			Joined:     cluster.record.Joined,
 			Heartbeat:  cluster.record.HeartbeatTime(),
@@ -998,12 +1006,27 @@ func (c *catalogs) address(cluster *catalog) netip.Addr {
 	return netip.Addr{}
 }
 
-// key returns the public key of the cluster, "" without an accepted record.
-func (c *catalog) key() string {
-	if !c.hasRecord {
+// keyOf returns the public key of a cluster, "" if none is known.
+func (c *catalogs) keyOf(cluster *catalog) string {
+	if pin, ok := c.keyring.Pin(cluster.id); ok && !cluster.isOwn && pin.Key != (trust.Key{}) {
+		return pin.Key.String()
+	}
+	if !cluster.hasRecord {
 		return ""
 	}
-	return c.record.Key.String()
+	return cluster.record.Key.String()
+}
+
+// refused returns the key that was refused: that in the catalog, where fewer can write than into service members, or that of the record there; "" if there is none.
+func (c *catalog) refused() string {
+	key := c.seal.refused
+	if key == (trust.Key{}) {
+		key = c.refusedKey
+	}
+	if key == (trust.Key{}) {
+		return ""
+	}
+	return key.String()
 }
 
 // contactProblems returns the reason why a cluster gets no peer notifications although its record has an address, one line or none.

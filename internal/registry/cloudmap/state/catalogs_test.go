@@ -2,6 +2,7 @@ package state
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"strconv"
@@ -712,23 +713,38 @@ func TestKeyNotInCatalog(t *testing.T) {
 	}
 }
 
-// TestRebuiltCluster: a cluster with another key under the same ID takes its place after the previous key has been silent for long enough.
+// tags makes cls1 read the tags of the catalog of cls2 if they are due: catalog-of=owner, or an error. It reports whether they were.
+func (s *story) tags(owner string, err error) bool {
+	isDue := s.catalogs.areTagsDue(s.now, "cls2")
+	if isDue {
+		s.catalogs.tagsRead(s.now, "cls2", owner, err)
+	}
+	return isDue
+}
+
+// rebuilt has cls2 built anew with another key under its ID, after cls1 has imported from it.
+func (s *story) rebuilt() {
+	s.now = time.Now()
+	s.publish(100, thePage, web(1))
+	s.pass(1, true)
+	s.read()
+	s.record.Heartbeat++
+	s.pass(1, true)
+	s.record.UID, s.record.Process, s.record.Pages, s.record.Generation = "uid-9", "2-cls2", format.Digests{}, 500
+	s.record.Key = signerOf("uid-9").Key()
+}
+
+// TestRebuiltCluster: a cluster with another key under the same ID takes its place after the previous key has been silent for long enough, if its catalog is sealed.
 func TestRebuiltCluster(t *testing.T) {
+	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := newStory(t)
-		s.now = time.Now()
-		s.publish(100, thePage, web(1))
-		s.pass(1, true)
-		s.read()
-		s.record.Heartbeat++
-		s.pass(1, true)
-		rebuilt := s.record
-		rebuilt.UID, rebuilt.Process, rebuilt.Pages, rebuilt.Generation = "uid-9", "2-cls2", format.Digests{}, 500
-		s.record = rebuilt
+		s.rebuilt()
 		for range 119 {
 			time.Sleep(time.Second)
 			s.pass(1, true)
 			s.copyOf(s.record)
+			s.tags("cls2", nil)
 			s.expect("the previous key is not silent for long", theKey, "•")
 		}
 		time.Sleep(20 * time.Second)
@@ -736,10 +752,95 @@ func TestRebuiltCluster(t *testing.T) {
 		s.copyOf(s.record)
 		s.pass(1, true)
 		s.expect("the previous key is silent", theKey, "none")
-		if got := s.catalogs.list()[1]; got.UID != "uid-9" || len(got.Problems) != 0 {
+		if got := s.catalogs.list()[1]; got.UID != "uid-9" || len(got.Problems) != 0 || got.RefusedKey != "" {
 			t.Errorf("the member is %+v", got)
 		}
 	})
+}
+
+// TestRebuiltClusterUnproven: the catalog of a cluster with another key proves nothing while any member may have written the key, or once may have. The imports stay, the
+// problem names the remedy, the tags are read once in a quarter of --stale-after, and the key counts when an administrator says so.
+func TestRebuiltClusterUnproven(t *testing.T) {
+	warmUp(t)
+	tests := map[string]struct {
+		owner string
+		err   error
+		want  string
+		// isProven reports whether the key counts once the catalog is sealed.
+		isProven bool
+	}{
+		"no tag":              {want: "lacks the tag catalog-of=cls2"},
+		"of another cluster":  {owner: "cls3", want: "lacks the tag catalog-of=cls2"},
+		"tags cannot be read": {err: errors.New("access denied"), want: "cannot be read (access denied)", isProven: true},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStory(t)
+				s.rebuilt()
+				reads := 0
+				const seconds = 600
+				live := func(seconds int, owner string, err error) {
+					for range seconds {
+						time.Sleep(time.Second)
+						s.record.Heartbeat++
+						s.pass(1, true)
+						if slices.Contains(s.reads(), "cls2 record") {
+							s.copyOf(s.record)
+						}
+						if s.tags(owner, err) {
+							reads++
+						}
+					}
+				}
+				live(seconds, tc.owner, tc.err)
+				s.expect("not proven", theKey, "•")
+				if reads == 0 || reads > seconds/30+1 {
+					t.Errorf("the tags were read %d times in %d s, want once in 30 s", reads, seconds)
+				}
+				m := s.catalogs.list()[1]
+				if len(m.Problems) != 1 || !registry.IsRefused(m.Problems[0]) || !strings.Contains(m.Problems[0], tc.want) || !strings.Contains(m.Problems[0], "kubectl mcs trust cls2") {
+					t.Errorf("problems %q, want a refused record with %q and the remedy", m.Problems, tc.want)
+				}
+				if m.Key != signerOf("uid-2").Key().String() || m.RefusedKey != signerOf("uid-9").Key().String() {
+					t.Errorf("key %s, refused %s", m.Key, m.RefusedKey)
+				}
+				live(180, "cls2", nil)
+				if tc.isProven {
+					s.expect("sealed", theKey, "none")
+					return
+				}
+				s.expect("sealed after any member may have written the key", theKey, "•")
+				if err := s.catalogs.keyring.Trust("cls2", signerOf("uid-9").Key()); err != nil {
+					t.Fatal(err)
+				}
+				live(1, "cls2", nil)
+				s.expect("trusted", theKey, "none")
+			})
+		})
+	}
+}
+
+// TestTrustedKeyReplacesLiveOne: an administrator names another key while the cluster's present one is in use, as by a thief. Records with the previous key change nothing
+// from then on.
+func TestTrustedKeyReplacesLiveOne(t *testing.T) {
+	s := newStory(t)
+	s.publish(100, thePage, web(1))
+	s.pass(1, true)
+	s.read()
+	if err := s.catalogs.keyring.Trust("cls2", signerOf("uid-9").Key()); err != nil {
+		t.Fatal(err)
+	}
+	s.record.Heartbeat++
+	s.record.Pages, s.record.Generation = format.Digests{}, 500
+	s.pass(1, true)
+	s.expect("a record with the previous key withdraws it", theKey, "•")
+	if m := s.catalogs.list()[1]; len(m.Problems) != 1 || !registry.IsRefused(m.Problems[0]) || m.Key != signerOf("uid-9").Key().String() {
+		t.Errorf("the member is %+v, want a refused record and the trusted key", m)
+	}
+	s.record.UID, s.record.Key, s.record.Process = "uid-9", signerOf("uid-9").Key(), "2-cls2"
+	s.pass(1, true)
+	s.expect("a record with the trusted key withdraws it", theKey, "none")
 }
 
 // TestRebuiltClusterAfterRestart has this cluster start after another one was rebuilt with another key: the refused records of the new key are no silence of it.
@@ -754,6 +855,7 @@ func TestRebuiltClusterAfterRestart(t *testing.T) {
 			s.record.Heartbeat++
 			s.pass(1, true)
 			s.copyOf(s.record)
+			s.tags("cls2", nil)
 			if cluster := s.catalogs.clusters["cls2"]; cluster.hasRecord && s.catalogs.liveness.IsStale("cls2") {
 				t.Fatal("its key counts, and it is stale although its heartbeats go on")
 			}

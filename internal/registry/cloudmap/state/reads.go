@@ -105,7 +105,7 @@ func (s *Reads) IsProofDue(now time.Time, shown *format.Member) bool {
 func (s *Reads) ObserveProof(now time.Time, stored []api.Instance) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.proofAt = now.Add(s.cfg.StaleAfter / copyReads)
+	s.proofAt = now.Add(s.cfg.StaleAfter / CopyReads)
 	if found, err := format.FindCopy(stored, s.cfg.Identity.ClusterID, s.cfg.Identity.ClusterSetID); err == nil {
 		s.claim.observeProof(now, found)
 	}

@@ -1,0 +1,122 @@
+package attack
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+)
+
+// silencer keeps the record of the victim overwritten with one that the intruder has signed, and the victim's catalog tagged as the intruder's: the victim is live,
+// and none of its heartbeats arrives.
+type silencer struct {
+	*cloud
+	client  *api.Client
+	members api.Service
+	forged  format.Member
+}
+
+// silence begins to silence the victim.
+func (c *cloud) silence() *silencer {
+	c.t.Helper()
+	s := &silencer{cloud: c, client: c.attacker(), members: c.members(), forged: c.recordOf(victim)}
+	if err := c.tag(c.catalog(victim).ARN, api.Tags(identityOf(intruder), api.PartCatalog)...); err != nil {
+		c.t.Fatalf("tagging the victim's catalog: %v", err)
+	}
+	s.forged.Heartbeat += 1e6
+	return s
+}
+
+// overwrite writes the record ten times a second until a condition is met, or for the whole period if it is nil. check is called each time.
+func (s *silencer) overwrite(period time.Duration, what string, met func() bool, check func(since time.Duration)) {
+	s.t.Helper()
+	for began := time.Now(); met == nil || !met(); time.Sleep(100 * time.Millisecond) {
+		since := time.Since(began)
+		if since >= period {
+			if met != nil {
+				s.t.Fatalf("not within %v: %s", period, what)
+			}
+			return
+		}
+		s.forged.Heartbeat++
+		s.write(s.client, s.members, s.forged.Instance(s.signer(intruder)))
+		check(since)
+	}
+}
+
+// replace writes a page and a copy of the record into the victim's catalog, signed by the intruder.
+func (s *silencer) replace() {
+	s.t.Helper()
+	s.writeExports(s.client, victim, s.signer(intruder), forgedExport())
+	s.forged = s.recordOf(victim)
+}
+
+// release restores the tags of the victim's catalog and seals it, as an administrator does.
+func (s *silencer) release() {
+	s.t.Helper()
+	tags := append(api.Tags(identityOf(victim), api.PartCatalog), tag("catalog-of", victim))
+	if err := s.tagAs(admin, s.catalog(victim).ARN, tags...); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// silenced silences the victim until it is stale, and has the intruder do further while the import must stay as the victim exported it. Then an administrator seals
+// the catalog, and the victim's changes are imported although its record is still overwritten.
+func silenced(t *testing.T, further func(*silencer)) {
+	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
+		exporter, reader, web := c.start()
+		c.infiltrate()
+		s := c.silence()
+		isImported := func(since time.Duration) {
+			if !reader.sees(web)() {
+				t.Fatalf("after %v: the import is not as the victim exported it: %v", since, reader.view(web.Key, victim))
+			}
+		}
+		s.overwrite(10*time.Minute, "the victim is stale", func() bool { return reader.isStale(victim) }, isImported)
+		further(s)
+		s.overwrite(5*time.Minute, "", nil, isImported)
+		for name, m := range map[string]*member{"importer": reader, "victim": exporter} {
+			if !m.isRefused(victim)() {
+				t.Errorf("the %s reports %q of the victim, want a refused record", name, m.problemsOf(victim))
+			}
+		}
+
+		s.release()
+		changed := webExport(victim, 3)
+		exporter.publish(changed)
+		isGenuine := func(since time.Duration) {
+			if !reader.sees(web)() && !reader.sees(changed)() {
+				t.Fatalf("%v after the catalog was sealed: the import is not as the victim exported it: %v", since, reader.view(web.Key, victim))
+			}
+		}
+		s.overwrite(6*time.Minute, "a change of the victim is imported", reader.sees(changed), isGenuine)
+		s.overwrite(2*time.Minute, "", nil, func(since time.Duration) {
+			if !reader.sees(changed)() || since > time.Minute && reader.isStale(victim) {
+				t.Fatalf("after %v: imported %t, stale %t", since, reader.sees(changed)(), reader.isStale(victim))
+			}
+		})
+
+		// Control: what the intruder has written counts with the victim's signature.
+		exporter.stop(nil)
+		c.writeExports(c.client(admin), victim, c.signer(victim), forgedExport())
+		until(t, time.Minute, "the page is imported with the victim's own signature", reader.sees(forgedExport()))
+	})
+}
+
+func TestAttack_SilencedAndReplaced(t *testing.T) {
+	silenced(t, (*silencer).replace)
+}
+
+func TestAttack_SilencedAndLeft(t *testing.T) {
+	silenced(t, func(s *silencer) {
+		s.replace()
+		for range 300 { // a minute, in which the key in the catalog would be read
+			s.forged.Heartbeat++
+			s.write(s.client, s.members, s.forged.Instance(s.signer(intruder)))
+			time.Sleep(200 * time.Millisecond)
+		}
+		s.forged.Farewell, s.forged.Pages = true, format.Digests{}
+	})
+}
+
