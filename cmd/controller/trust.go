@@ -134,7 +134,10 @@ type keyringRegistry struct {
 	keyring *trust.Keyring
 }
 
-var _ registry.Reporter = keyringRegistry{}
+var (
+	_ registry.Reporter = keyringRegistry{}
+	_ registry.Truster  = keyringRegistry{}
+)
 
 // Run implements registry.Registry.
 func (r keyringRegistry) Run(ctx context.Context, notify func(mcs.Key)) error {
@@ -143,6 +146,15 @@ func (r keyringRegistry) Run(ctx context.Context, notify func(mcs.Key)) error {
 	running.Go(func() { r.keyring.Run(saving) })
 	defer func() { stop(); running.Wait() }()
 	return r.Registry.Run(ctx, notify)
+}
+
+// Trust implements registry.Truster.
+func (r keyringRegistry) Trust(clusterID, key string) error {
+	parsed, err := trust.ParseKey(key)
+	if err != nil {
+		return fmt.Errorf("reading the public key %q: %w", key, err)
+	}
+	return r.keyring.Trust(clusterID, parsed)
 }
 
 // Report implements registry.Reporter.

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -33,6 +34,24 @@ func ReportOf(r Registry) Report {
 	}
 	return Report{}
 }
+
+// Truster is a Registry that keeps the keys of the other clusters.
+type Truster interface {
+	// Trust makes a public key, as Member.Key has it, that of another cluster, in place of the one that was accepted until now. Imports of the cluster change with
+	// its next record that is signed with the key, and with no other one.
+	Trust(clusterID, key string) error
+}
+
+// Trust calls Trust of r, and returns an error if r is no Truster.
+func Trust(r Registry, clusterID, key string) error {
+	if truster, ok := r.(Truster); ok {
+		return truster.Trust(clusterID, key)
+	}
+	return errors.New("the registry keeps no keys of the other clusters")
+}
+
+// Trust implements Truster.
+func (r *measured) Trust(clusterID, key string) error { return Trust(r.Registry, clusterID, key) }
 
 // Report implements Reporter.
 func (r *measured) Report() Report { return ReportOf(r.Registry) }

@@ -183,7 +183,7 @@ func (c Clusters) Start(t *testing.T) map[string]*session.Cluster {
 	return connections
 }
 
-// handleRequests makes the controller forget the clusters that users name in its ConfigMap.
+// handleRequests makes the controller forget the clusters, and trust the keys, that users name in its ConfigMap.
 func (c *Cluster) handleRequests() interceptor.Funcs {
 	return interceptor.Funcs{
 		Delete: func(ctx context.Context, w client.WithWatch, obj client.Object, opts ...client.DeleteOption) error {
@@ -197,31 +197,44 @@ func (c *Cluster) handleRequests() interceptor.Funcs {
 			if err := w.Create(ctx, obj, opts...); err != nil {
 				return err
 			}
-			return c.completeForgetRequests(ctx, w, obj)
+			return c.completeRequests(ctx, w, obj)
 		},
 		Apply: applyObject,
 		Patch: func(ctx context.Context, w client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
 			if err := w.Patch(ctx, obj, patch, opts...); err != nil {
 				return err
 			}
-			return c.completeForgetRequests(ctx, w, obj)
+			return c.completeRequests(ctx, w, obj)
 		},
 	}
 }
 
-// completeForgetRequests removes the clusters that obj requests to forget, if it is the ConfigMap with requests, and deletes the requests.
-func (c *Cluster) completeForgetRequests(ctx context.Context, w client.WithWatch, obj client.Object) error {
+// completeRequests removes the clusters that obj requests to forget and sets the keys that it requests to trust, if it is the ConfigMap with requests, and deletes the
+// requests.
+func (c *Cluster) completeRequests(ctx context.Context, w client.WithWatch, obj client.Object) error {
 	config, ok := obj.(*corev1.ConfigMap)
 	if !ok || config.Name != names.IdentityConfigMap || c.IgnoresRequests {
 		return nil
 	}
-	for key := range config.Data {
-		identity, isRequest := strings.CutSuffix(key, names.ForgetSuffix)
-		if _, id, _ := strings.Cut(identity, "."); isRequest {
-			delete(config.Data, key)
-			c.ControllerStatus.Members = slices.DeleteFunc(c.ControllerStatus.Members, func(m status.Member) bool { return m.ClusterID == id })
+	members := c.ControllerStatus.Members
+	for key, value := range config.Data {
+		identity, isForget := strings.CutSuffix(key, names.ForgetSuffix)
+		identity, isTrust := strings.CutSuffix(identity, names.TrustSuffix)
+		if !isForget && !isTrust {
+			continue
+		}
+		delete(config.Data, key)
+		_, id, _ := strings.Cut(identity, ".")
+		if isForget {
+			members = slices.DeleteFunc(members, func(m status.Member) bool { return m.ClusterID == id })
+		}
+		for i := range members {
+			if members[i].ClusterID == id {
+				members[i].Key, members[i].RefusedKey, members[i].Problems, members[i].Refused = strings.Fields(value)[0], "", nil, nil
+			}
 		}
 	}
+	c.ControllerStatus.Members = members
 	return w.Update(ctx, config)
 }
 

@@ -144,11 +144,7 @@ func forget(ctx context.Context, s *session.Session, k *session.Cluster, cluster
 		s.Printf("%s: requested that the controller forgets cluster %s", k.Context, o.clusterID)
 		return nil
 	}
-	err := k.Poll(ctx, o.wait, func() (bool, error) {
-		data, err := readRequests(ctx, s, k)
-		_, pending := data[key]
-		return !pending, err
-	})
+	err := awaitRequest(ctx, s, k, key, o.wait)
 	if err != nil && wait.Interrupted(err) {
 		return fmt.Errorf("waiting until the controller has forgotten cluster %s: it has not within %s; it will as soon as it is a member", o.clusterID, o.wait)
 	}

@@ -1,5 +1,5 @@
 // Package install has the commands that change a whole cluster: install, uninstall, join,
-// leave and forget.
+// leave, forget and trust.
 package install
 
 import (
@@ -31,7 +31,7 @@ const installWait = 2 * time.Minute
 
 // Commands returns the commands of this package.
 func Commands(s *session.Session) []*cobra.Command {
-	return []*cobra.Command{installCommand(s), uninstallCommand(s), joinCommand(s), leaveCommand(s), forgetCommand(s)}
+	return []*cobra.Command{installCommand(s), uninstallCommand(s), joinCommand(s), leaveCommand(s), forgetCommand(s), trustCommand(s)}
 }
 
 // installOptions are the flags of install.

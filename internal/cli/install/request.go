@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -39,6 +40,15 @@ func writeRequests(ctx context.Context, s *session.Session, k *session.Cluster, 
 		return nil
 	}
 	return err
+}
+
+// awaitRequest waits until the controller has handled a request, and so deleted its key.
+func awaitRequest(ctx context.Context, s *session.Session, k *session.Cluster, key string, limit time.Duration) error {
+	return k.Poll(ctx, limit, func() (bool, error) {
+		data, err := readRequests(ctx, s, k)
+		_, pending := data[key]
+		return !pending, err
+	})
 }
 
 // requestedAt is the value of a request, for users.

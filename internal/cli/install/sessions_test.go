@@ -14,6 +14,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/show"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
 // commands returns the commands of this package, and of package show to see their effect.
@@ -64,6 +65,20 @@ func TestSessions(t *testing.T) {
 			"forget cls3 --yes",
 		}},
 		{Name: "forget-pending", Setup: func(c clitest.Clusters) { c["cls1"].IgnoresRequests = true }, Lines: []string{"forget cls3 --yes --wait 5ms"}},
+		{Name: "trust", Setup: func(c clitest.Clusters) {
+			m := &c["cls2"].ControllerStatus.Members[0]
+			m.Key, m.RefusedKey, m.Problems = "key-of-lost-cls1", "key-of-cls1", []string{"refused the member record"}
+		}, Lines: []string{
+			"trust --help", "trust cls1", "trust cls1 --context cls2", "trust cls1 --context cls2 --yes", "trust cls2", "trust cls1 --key no-key --context cls2",
+			"trust cls1 --key AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA --context cls1,cls2", "trust cls1 --key AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA --context cls2 --yes --wait 0s",
+			"trust cls1 --context cls1,cls2 --yes", "trust A.b", "trust",
+		}},
+		{Name: "trust-several", Setup: func(c clitest.Clusters) {
+			c["cls1"].ControllerStatus.Members = append(c["cls1"].ControllerStatus.Members, status.Member{ClusterID: "cls3", RefusedKey: "one"})
+			c["cls2"].ControllerStatus.Members = append(c["cls2"].ControllerStatus.Members, status.Member{ClusterID: "cls3", Key: "old", RefusedKey: "another"})
+		}, Lines: []string{"trust cls3 --context cls1,cls2"}},
+		{Name: "trust-no-leader", Setup: func(c clitest.Clusters) { c["cls1"].Remove(clitest.ControllerPod("manager-abc", "")) }, Lines: []string{"trust cls3 --yes"}},
+		{Name: "trust-pending", Setup: func(c clitest.Clusters) { c["cls2"].IgnoresRequests = true }, Lines: []string{"trust cls1 --context cls1,cls2 --yes --wait 5ms"}},
 		{Name: "join-duplicate-id", Setup: func(c clitest.Clusters) {
 			c["cls1"].Remove(clitest.Property(aboutv1beta1.ClusterIDProperty, ""))
 			c["cls1"].ControllerStatus.WriteProblem = `cluster ID "cls2" is already used by another cluster of the clusterset`

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -195,7 +196,7 @@ func (m *Membership) reconcile(ctx context.Context) {
 		m.logOnce(ctx, err, "Failed to read what this cluster's identity depends on, retrying")
 		return
 	}
-	m.handleForgetRequests(ctx, stored)
+	m.handleRequests(ctx, stored)
 	d := m.decide(ctx, stored, uid)
 	if ctx.Err() != nil {
 		return
@@ -567,26 +568,44 @@ func (m *Membership) removeLeaveRequests(ctx context.Context, stored storedIdent
 	}
 }
 
-// handleForgetRequests forgets the clusters that users name.
-func (m *Membership) handleForgetRequests(ctx context.Context, stored storedIdentities) {
+// handleRequests forgets the clusters that users name, and trusts the keys that they name.
+func (m *Membership) handleRequests(ctx context.Context, stored storedIdentities) {
 	s := m.State().Session
 	if s == nil {
 		return
 	}
-	for _, request := range stored.listWithSuffix(names.ForgetSuffix) {
+	m.handleEach(ctx, stored, names.ForgetSuffix, func(clusterID, _ string, log logr.Logger) {
+		s.Registry.Forget(clusterID)
+		log.Info("Forgot a cluster because a user requested it: its imports end unless it writes to the registry again")
+	})
+	m.handleEach(ctx, stored, names.TrustSuffix, func(clusterID, value string, log logr.Logger) {
+		key, _, _ := strings.Cut(value, " ")
+		if err := registry.Trust(s.Registry, clusterID, key); err != nil {
+			log.Error(err, "Ignored the request to trust a key")
+			return
+		}
+		log.Info("Trusts a key of a cluster because a user requested it: no other one counts", "key", key)
+	})
+}
+
+// handleEach handles and deletes the requests with a suffix that are about another cluster of the clusterset, and deletes the other ones. handle gets the value of the
+// request.
+func (m *Membership) handleEach(ctx context.Context, stored storedIdentities, suffix string, handle func(clusterID, value string, log logr.Logger)) {
+	own := m.State().Session.Identity
+	for _, request := range stored.listWithSuffix(suffix) {
 		log := m.log.WithValues("member", request.ClusterID, "clusterSet", request.ClusterSetID)
-		if request.ClusterSetID == s.Identity.ClusterSetID && request.ClusterID != s.Identity.ClusterID {
-			s.Registry.Forget(request.ClusterID)
-			log.Info("Forgot a cluster because a user requested it: its imports end unless it writes to the registry again")
+		key := names.IdentityKey(request.ClusterSetID, request.ClusterID) + suffix
+		if request.ClusterSetID == own.ClusterSetID && request.ClusterID != own.ClusterID {
+			handle(request.ClusterID, stored.data[key], log)
 			if err := m.requeueAll(ctx); err != nil {
 				log.Error(err, "Failed to requeue all exports and imports, retrying")
 				continue
 			}
 		} else {
-			log.Info("Ignored the request to forget a cluster: it is not another cluster of this cluster's clusterset")
+			log.Info("Ignored a request of a user: it is not about another cluster of this cluster's clusterset", "request", strings.TrimPrefix(suffix, "."))
 		}
-		if err := m.identities.removeRequest(ctx, names.ForgetKey(request.ClusterSetID, request.ClusterID)); err != nil {
-			log.Error(err, "Failed to delete a completed request to forget a cluster, retrying")
+		if err := m.identities.removeRequest(ctx, key); err != nil {
+			log.Error(err, "Failed to delete a completed request, retrying", "request", strings.TrimPrefix(suffix, "."))
 		}
 	}
 }

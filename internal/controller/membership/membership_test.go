@@ -914,6 +914,44 @@ func TestMembership_ForgetsClustersOnRequest(t *testing.T) {
 	})
 }
 
+// trustRecorder is a registry that records which keys are trusted, and refuses "bad".
+type trustRecorder struct {
+	registry.Registry
+	trusted *[]string
+}
+
+func (r trustRecorder) Trust(clusterID, key string) error {
+	if *r.trusted = append(*r.trusted, clusterID+"="+key); key == "bad" {
+		return errors.New("the key cannot be read")
+	}
+	return nil
+}
+
+// Requests to trust a key reach the registry once, by way of its wrappers, and are deleted, also those that cannot be fulfilled.
+func TestMembership_TrustsKeysOnRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCluster(t)
+		var trusted []string
+		c.replaceRegistries(func(reg registry.Registry) (registry.Registry, error) { return trustRecorder{reg, &trusted}, nil })
+		c.start()
+		c.settle()
+		values := map[string]any{
+			names.TrustKey("set", "cls2"): "KEY kubectl mcs trust at noon", names.TrustKey("set", "cls4"): "bad",
+			names.TrustKey("set", "cls1"): "KEY", names.TrustKey("other", "cls3"): "KEY",
+		}
+		if err := c.m.identities.patch(t.Context(), values); err != nil {
+			t.Fatal(err)
+		}
+		c.settle()
+		c.settle()
+		c.stop()
+		if d := cmp.Diff([]string{"cls2=KEY", "cls4=bad"}, trusted); d != "" {
+			t.Errorf("trusted (-want +got):\n%s", d)
+		}
+		c.checkStored(map[string]string{"set.cls1": "uid"})
+	})
+}
+
 // An identity that was copied from another cluster is not this cluster's.
 func TestMembership_IgnoresIdentitiesOfAnotherCluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -16,7 +16,10 @@ type publications struct {
 	next atomic.Pointer[Session]
 }
 
-var _ registry.Reporter = (*publications)(nil)
+var (
+	_ registry.Reporter = (*publications)(nil)
+	_ registry.Truster  = (*publications)(nil)
+)
 
 // Publish implements registry.Registry. An error of the next registry is not returned: both registries refuse the same exports.
 func (p *publications) Publish(ctx context.Context, exp mcs.Export) error {
@@ -54,6 +57,11 @@ func (p *publications) postpones(ctx context.Context, key mcs.Key) bool {
 	}
 	_, postponed := p.pace.limit(key, view)
 	return postponed
+}
+
+// Trust implements registry.Truster.
+func (p *publications) Trust(clusterID, key string) error {
+	return registry.Trust(p.Registry, clusterID, key)
 }
 
 // Report implements registry.Reporter.

@@ -296,7 +296,7 @@ func describePaths(v pathhealth.Verdict, members []registry.Member, now time.Tim
 // newMember returns a member without numbers.
 func newMember(m registry.Member, now time.Time) status.Member {
 	out := status.Member{
-		ClusterID: m.ClusterID, UID: m.UID, Version: m.Version, Key: m.Key, Stale: m.Stale, Mapped: m.Mapped, Drain: m.Properties.Drain(), Problems: m.Problems,
+		ClusterID: m.ClusterID, UID: m.UID, Version: m.Version, Key: m.Key, RefusedKey: m.RefusedKey, Stale: m.Stale, Mapped: m.Mapped, Drain: m.Properties.Drain(), Problems: m.Problems,
 		HeartbeatAge: max(0, now.Sub(m.LastSeen)).Round(100 * time.Millisecond).Seconds(),
 	}
 	for _, problem := range m.Problems {
