@@ -41,6 +41,7 @@ func newKeys(options config.Options, deps dependencies) (*keys, error) {
 		kube: deps.kube, namespace: deps.namespace,
 		config: trust.Config{
 			StaleAfter: options.Registry.StaleAfter, Listed: listed, ListedOnly: options.Membership.TrustedKeysOnly, Logger: deps.log.WithName("keys"),
+			Changed: func(c trust.Change) { deps.metrics.CountKeyChange(c.Reason) },
 		},
 		log: deps.log.WithName("keys"), keyrings: map[string]*trust.Keyring{},
 	}, nil
@@ -68,7 +69,7 @@ func (k *keys) ownKey(ctx context.Context) (*trust.Signer, error) {
 		k.log.Info("Loaded the signing key", "publicKey", k.signer.Key().String())
 	} else {
 		k.log.Info("Created a signing key for this process only, because the controller has no namespace: after a restart, other clusters "+
-			"refuse the records of this cluster for their --stale-after", "publicKey", k.signer.Key().String())
+			"refuse the records of this cluster: on etcd for their --stale-after, on Cloud Map until they trust its new key (kubectl mcs trust)", "publicKey", k.signer.Key().String())
 	}
 	return k.signer, nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 // Metrics are the metrics of all registries of a process. Labels are a backend, an operation and a result, never a service or
@@ -26,6 +27,7 @@ type Metrics struct {
 	pending           *prometheus.GaugeVec
 	limitUsed         *prometheus.GaugeVec
 	refused           *prometheus.CounterVec
+	keyChanges        *prometheus.CounterVec
 	mapped            *prometheus.GaugeVec
 	budgets           *budgetMetrics
 	recent            recent
@@ -85,13 +87,20 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 			Help: "Records under the ID of another cluster that were refused, because their signature is missing or does not verify. They change no import.",
 		}, []string{"registry"}),
 	}
+	m.keyChanges = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "cloud_map_mcs_registry_key_changes_total",
+		Help: "Changes of the keys of other clusters, by reason: succession (the previous key has signed the new one), farewell (the cluster had left), forgotten and administrator (kubectl mcs forget, trust), registry (the registry proves the key).",
+	}, []string{"reason"})
+	for _, reason := range trust.Reasons {
+		m.keyChanges.WithLabelValues(string(reason)) // 0, so that the first change is an increase
+	}
 	m.mapped = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "cloud_map_mcs_mapped_services",
 		Help: "Services of --cloud-map-services, by state: ok, unread (not read yet, or over budget), failing (the last read failed), stale (reads have failed for --stale-after).",
 	}, []string{"state"})
 	m.budgets = newBudgetMetrics()
 	for _, c := range []prometheus.Collector{
-		m.budgets, m.requests, m.seconds, m.limits, m.changes, m.notifications, m.objects, m.peerNotifications, m.pollInterval, m.omitted, m.pending, m.limitUsed, m.refused, m.mapped,
+		m.budgets, m.requests, m.seconds, m.limits, m.changes, m.notifications, m.objects, m.peerNotifications, m.pollInterval, m.omitted, m.pending, m.limitUsed, m.refused, m.keyChanges, m.mapped,
 	} {
 		if err := registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("registering the registry's metrics: %w", err)
@@ -173,6 +182,14 @@ func (m *Metrics) CountRefusedRecord(registry string) {
 		return
 	}
 	m.refused.WithLabelValues(registry).Inc()
+}
+
+// CountKeyChange counts a change of the key of another cluster.
+func (m *Metrics) CountKeyChange(reason trust.Reason) {
+	if m == nil {
+		return
+	}
+	m.keyChanges.WithLabelValues(string(reason)).Inc()
 }
 
 // SetMappedServices sets the number of mapped services by state.

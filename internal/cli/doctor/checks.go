@@ -333,7 +333,8 @@ func (f *clusterFacts) signaturesCheck() check.Check {
 	}
 	if len(refused) > 0 {
 		c.Result, c.Detail = check.Warning, strings.Join(check.Summarize(refused, 3), "; ")
-		c.Remedy = "these records change no import: find what writes them, such as a second cluster with the same ID (docs/runbooks/CloudMapMCSRecordsRefused.md)"
+		c.Remedy = "these records change no import: find what writes them. If a cluster was rebuilt or has lost its key, run kubectl mcs trust; if another member writes them, remove " +
+			"its rights (docs/runbooks/CloudMapMCSRecordsRefused.md)"
 	}
 	return c
 }

@@ -44,6 +44,10 @@ const (
 	reasonExportRefused = "ExportRefused"
 	// reasonIdentityKept: the cluster keeps its identity, although the ClusterProperties have another one or none.
 	reasonIdentityKept = "IdentityKept"
+	// reasonKeyChanged: another cluster signs its records with another key.
+	reasonKeyChanged = "KeyChanged"
+	// reasonRecordRefused: records are refused, because the cluster under whose ID they are has not signed them.
+	reasonRecordRefused = "RecordRefused"
 )
 
 // actionSync is the action of all events.
@@ -166,6 +170,16 @@ func IdentityKept(obj client.Object, message string) Event {
 // InvalidDrain warns that the drain of the cluster is not valid. obj is the ConfigMap with the identity.
 func InvalidDrain(obj client.Object, message string) Event {
 	return Event{obj, corev1.EventTypeWarning, reasonInvalidDrain, message}
+}
+
+// KeyChanged reports that another cluster has another key. obj is the ConfigMap with the identity.
+func KeyChanged(obj client.Object, message string) Event {
+	return Event{obj, corev1.EventTypeNormal, reasonKeyChanged, message}
+}
+
+// RecordRefused warns about records that are refused. obj is the ConfigMap with the identity.
+func RecordRefused(obj client.Object, message string) Event {
+	return Event{obj, corev1.EventTypeWarning, reasonRecordRefused, message}
 }
 
 // EventRecorder writes events to the API server.

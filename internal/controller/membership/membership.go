@@ -72,6 +72,8 @@ type Membership struct {
 	drainText string
 	// lastProblem is the last problem with the identities that was logged.
 	lastProblem string
+	// keys decides which events report the keys of the other clusters.
+	keys keyWatch
 }
 
 // propertySource reads the ClusterProperties. An error means that they are unknown.
@@ -209,6 +211,7 @@ func (m *Membership) reconcile(ctx context.Context) {
 	}
 	m.departStored(ctx, stored)
 	m.removeLeaveRequests(ctx, stored, d)
+	m.reportKeys(ctx)
 }
 
 // gather returns the stored identities, without those of other clusters, and the UID of this cluster.

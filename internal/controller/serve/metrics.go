@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -52,7 +53,7 @@ type inventory struct {
 	reader     client.Reader
 	membership Membership
 
-	member, missing, members, stale, drained, up, exports, conflicts, imports, endpoints *prometheus.Desc
+	member, missing, members, refused, stale, drained, up, exports, conflicts, imports, endpoints *prometheus.Desc
 }
 
 func newInventory(reader client.Reader, m Membership) *inventory {
@@ -65,6 +66,7 @@ func newInventory(reader client.Reader, m Membership) *inventory {
 		member:     desc("member", "Whether this replica is the leader and its cluster is a member of a clusterset: 1 or 0."),
 		missing:    desc("identity_missing", "Whether this cluster keeps an identity that its ClusterProperties and flags do not have any more: 1 or 0. It leaves after --leave-after."),
 		members:    desc("registry_members", "Clusters of the clusterset, this one included, by state (ok, problem, stale).", "state"),
+		refused:    desc("members_refused", "Clusters of the clusterset, this one included, under whose IDs the registry has records that are refused, because the cluster has not signed them. In the cluster itself it counts for an hour after its own record has replaced the refused one."),
 		stale:      desc("member_stale", "Whether another cluster of the clusterset is stale: 1 if it had no heartbeat for --stale-after, else 0.", "member"),
 		drained:    desc("member_drained_ratio", "Part of the endpoints of a cluster, this one included, that other clusters do not use because it is drained: 0 to 1. Drains of single services do not count.", "member"),
 		up:         desc("registry_up", "Whether reading and writing the registry work, by direction (read, write): 1 or 0. With a duplicate cluster ID, writing does not work.", "direction"),
@@ -77,7 +79,7 @@ func newInventory(reader client.Reader, m Membership) *inventory {
 
 // Describe implements prometheus.Collector.
 func (i *inventory) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{i.member, i.missing, i.members, i.stale, i.drained, i.up, i.exports, i.conflicts, i.imports, i.endpoints} {
+	for _, d := range []*prometheus.Desc{i.member, i.missing, i.members, i.refused, i.stale, i.drained, i.up, i.exports, i.conflicts, i.imports, i.endpoints} {
 		ch <- d
 	}
 }
@@ -158,8 +160,11 @@ func (i *inventory) collectMembers(ctx context.Context, s *membership.Session, g
 	if err != nil {
 		return // not read yet
 	}
-	states := map[string]int{"ok": 0, "problem": 0, "stale": 0}
+	states, refused := map[string]int{"ok": 0, "problem": 0, "stale": 0}, 0
 	for _, m := range members {
+		if slices.ContainsFunc(m.Problems, registry.IsRefused) {
+			refused++
+		}
 		switch {
 		case m.Stale:
 			states["stale"]++
@@ -176,6 +181,7 @@ func (i *inventory) collectMembers(ctx context.Context, s *membership.Session, g
 	for state, n := range states {
 		gauge(i.members, n, state)
 	}
+	gauge(i.refused, refused)
 }
 
 func boolValue(b bool) int {

@@ -37,7 +37,7 @@ func TestMetrics(t *testing.T) {
 		importedSliceOf("cls2", 2), importedSliceOf("cls3", 0),
 	).Build()
 	s := &membership.Session{Identity: mcs.Identity{ClusterID: "cls1"}, Registry: membersOf{
-		{ClusterID: "cls1"}, {ClusterID: "cls2", Problems: []string{"x"}, Properties: mcs.Properties{mcs.PropertyDrain: "30%"}}, {ClusterID: "cls3", Problems: []string{"x"}, Stale: true},
+		{ClusterID: "cls1"}, {ClusterID: "cls2", Problems: []string{"x"}, Properties: mcs.Properties{mcs.PropertyDrain: "30%"}}, {ClusterID: "cls3", Problems: []string{registry.RefusedProblem("the member record", errors.New("x"))}, Stale: true},
 	}}
 	registerer := prometheus.NewPedanticRegistry()
 	if err := RegisterMetrics(registerer, reader, fixedMembership{state: &membership.State{Session: s, IdentityProblem: "no ClusterProperty"}}); err != nil {
@@ -75,6 +75,9 @@ cloud_map_mcs_member_drained_ratio{member="cls3"} 0
 # TYPE cloud_map_mcs_member_stale gauge
 cloud_map_mcs_member_stale{member="cls2"} 0
 cloud_map_mcs_member_stale{member="cls3"} 1
+# HELP cloud_map_mcs_members_refused Clusters of the clusterset, this one included, under whose IDs the registry has records that are refused, because the cluster has not signed them. In the cluster itself it counts for an hour after its own record has replaced the refused one.
+# TYPE cloud_map_mcs_members_refused gauge
+cloud_map_mcs_members_refused 1
 # HELP cloud_map_mcs_registry_members Clusters of the clusterset, this one included, by state (ok, problem, stale).
 # TYPE cloud_map_mcs_registry_members gauge
 cloud_map_mcs_registry_members{state="ok"} 1
@@ -85,7 +88,7 @@ cloud_map_mcs_registry_members{state="stale"} 1
 cloud_map_mcs_registry_up{direction="read"} 0
 cloud_map_mcs_registry_up{direction="write"} 1
 `
-	gauges := []string{"cloud_map_mcs_exports", "cloud_map_mcs_exports_in_conflict", "cloud_map_mcs_registry_up", "cloud_map_mcs_identity_missing", "cloud_map_mcs_imported_endpoints", "cloud_map_mcs_imports", "cloud_map_mcs_member", "cloud_map_mcs_member_drained_ratio", "cloud_map_mcs_member_stale", "cloud_map_mcs_registry_members"}
+	gauges := []string{"cloud_map_mcs_exports", "cloud_map_mcs_exports_in_conflict", "cloud_map_mcs_registry_up", "cloud_map_mcs_identity_missing", "cloud_map_mcs_imported_endpoints", "cloud_map_mcs_imports", "cloud_map_mcs_member", "cloud_map_mcs_member_drained_ratio", "cloud_map_mcs_member_stale", "cloud_map_mcs_members_refused", "cloud_map_mcs_registry_members"}
 	if err := testutil.GatherAndCompare(registerer, strings.NewReader(want), gauges...); err != nil {
 		t.Error(err)
 	}

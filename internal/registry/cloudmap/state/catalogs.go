@@ -72,6 +72,9 @@ type catalogs struct {
 	unknowns       *unknowns
 	// isMember is set while this cluster is the member under its ID.
 	isMember bool
+	// replaced is the key of another record under this cluster's ID that this process has replaced, zero without one, and replacedAt the time.
+	replaced   trust.Key
+	replacedAt time.Time
 	// newProcess is set if another cluster has a new process since the members were read last.
 	newProcess bool
 }
@@ -991,7 +994,7 @@ func (c *catalogs) list() []registry.Member {
 			NoRecord:   !cluster.hasRecord,
 			Properties: cluster.properties.Decode(cluster.record.Properties),
 			Imports:    cluster.record.Imports,
-			Problems:   append(c.contactProblems(cluster), cluster.problems()...),
+			Problems:   slices.Concat(c.contactProblems(cluster), cluster.problems(), c.successionProblems(cluster)),
 			Address:    c.address(cluster),
 		})
 	}
@@ -1036,6 +1039,18 @@ func (c *catalogs) contactProblems(cluster *catalog) []string {
 		return nil
 	}
 	return []string{fmt.Sprintf("it gets no peer notifications from here: its address %s is not in --peer-notification-networks of this cluster", address)}
+}
+
+// successionProblems returns why other clusters may refuse the records of this one, one line or none: it has another key than the record that it has replaced.
+func (c *catalogs) successionProblems(cluster *catalog) []string {
+	since := time.Since(c.replacedAt)
+	if !cluster.isOwn || c.replaced == (trust.Key{}) || since >= refusalLifetime {
+		return nil
+	}
+	id := c.identity.ClusterID
+	return []string{registry.RefusedProblem("by clusters that knew this one before", fmt.Errorf("its key is %s since %s ago, in place of %s: they accept it once that key has been "+
+		"silent for %s, if this cluster's catalog has the tag %s=%s; otherwise run kubectl mcs trust %s in them", c.ownKeys[0], since.Round(time.Second), c.replaced, c.staleAfter,
+		api.TagCatalogOf, id, id))}
 }
 
 // problems returns the problems of a cluster's records, one line each.

@@ -475,6 +475,9 @@ func (s *Reads) prepareClaim(now time.Time, shown *format.Member) {
 	s.outbox.isSuccessor = s.claim.joined || s.claim.hasHeld || isFound || isLive && s.outbox.awaitsAll
 	s.outbox.after(s.shown())
 	s.pinEarlierOwner(now)
+	if r := s.claim.taken; r.UID != "" && !r.Farewell && !s.claim.isOurs(r) {
+		s.catalogs.replaced, s.catalogs.replacedAt = r.Key, now
+	}
 }
 
 // answerRival writes the own record, and reads the own pages, which the rival may have written. A writer that overwrites the record of a member again and

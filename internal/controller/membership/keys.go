@@ -1,0 +1,88 @@
+package membership
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+)
+
+const (
+	// refusalRepeat is the time after which an event reports again that records of a cluster are refused, and refusalPause the shortest time between two of these
+	// events: other members may invent clusters, and overwrite the record of one again and again.
+	refusalRepeat = time.Hour
+	refusalPause  = time.Minute
+	// refusalsNamed is the number of clusters whose problems an event has.
+	refusalsNamed = 3
+)
+
+// keyWatch decides which events report the keys of the other clusters.
+type keyWatch struct {
+	// keys are the keys of the clusters, by ID, as last read.
+	keys map[string]string
+	// reported is when an event has last reported that records of a cluster are refused, by ID, and latest the time of the latest of these events.
+	reported map[string]time.Time
+	latest   time.Time
+}
+
+// observe returns a message for each cluster that has another key than before, and one for the clusters whose records are refused, "" for none. members includes this
+// cluster, whose ID is own: other members can write records under it.
+func (w *keyWatch) observe(now time.Time, own string, members []registry.Member) (changes []string, refusal string) {
+	keys := make(map[string]string, len(members))
+	var refused, fresh []string
+	problems := map[string]string{}
+	for _, m := range members {
+		keys[m.ClusterID] = m.Key
+		if before := w.keys[m.ClusterID]; before != "" && m.Key != "" && m.Key != before && m.ClusterID != own {
+			changes = append(changes, fmt.Sprintf("cluster %s has another key: its records are signed with %s from now on, and with %s before", m.ClusterID, m.Key, before))
+		}
+		if i := slices.IndexFunc(m.Problems, registry.IsRefused); i >= 0 {
+			refused, problems[m.ClusterID] = append(refused, m.ClusterID), m.Problems[i]
+			if now.Sub(w.reported[m.ClusterID]) >= refusalRepeat {
+				fresh = append(fresh, m.ClusterID)
+			}
+		}
+	}
+	w.keys = keys
+	if len(fresh) == 0 || now.Sub(w.latest) < refusalPause {
+		return changes, ""
+	}
+	reported := map[string]time.Time{}
+	for id, at := range w.reported {
+		if now.Sub(at) < refusalRepeat {
+			reported[id] = at
+		}
+	}
+	var lines []string
+	for i, id := range fresh {
+		reported[id] = now
+		if i < refusalsNamed {
+			lines = append(lines, id+": "+problems[id])
+		}
+	}
+	w.reported, w.latest = reported, now
+	return changes, fmt.Sprintf("records of %d clusters are refused: %s", len(refused), strings.Join(lines, "; "))
+}
+
+// reportKeys records events about the keys of the other clusters.
+func (m *Membership) reportKeys(ctx context.Context) {
+	s := m.State().Session
+	if s == nil || m.identities.Namespace == "" || m.events.Recorder == nil {
+		return
+	}
+	members, err := s.Registry.Members(ctx)
+	if err != nil {
+		return // not read yet
+	}
+	changes, refusal := m.keys.observe(time.Now(), s.Identity.ClusterID, members)
+	for _, change := range changes {
+		m.events.Publish(kube.KeyChanged(m.identities.object(), change))
+	}
+	if refusal != "" {
+		m.events.Publish(kube.RecordRefused(m.identities.object(), refusal))
+	}
+}
