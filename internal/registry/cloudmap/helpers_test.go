@@ -24,6 +24,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery"
+	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/testr"
 	"go.uber.org/goleak"
@@ -349,6 +350,15 @@ func (c *cloud) sdk(key string) *servicediscovery.Client {
 	return servicediscovery.New(servicediscovery.Options{
 		BaseEndpoint: aws.String(c.url), Region: "us-east-1", Credentials: credentials.NewStaticCredentialsProvider(key, "secret", ""),
 	})
+}
+
+// sealCatalog sets the tag catalog-of of a cluster's catalog.
+func sealCatalog(t *testing.T, sdk *servicediscovery.Client, catalog api.Service, clusterID string) {
+	t.Helper()
+	if _, err := sdk.TagResource(t.Context(), &servicediscovery.TagResourceInput{
+		ResourceARN: &catalog.ARN, Tags: []types.Tag{{Key: aws.String(api.TagCatalogOf), Value: &clusterID}}}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // fast are intervals for tests that have no second to lose.

@@ -19,7 +19,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/servicediscovery"
 	"github.com/go-logr/logr/testr"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
@@ -27,6 +29,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/cloudmaptest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
@@ -266,6 +269,17 @@ func (w *simulation) clientAt(key string, rates map[string]api.Rate) (*api.Clien
 		w.t.Fatal(err)
 	}
 	return client, line
+}
+
+// seal sets the tag catalog-of of a cluster's catalog, as an administrator does.
+func (w *simulation) seal(clusterID string) {
+	w.t.Helper()
+	_, catalog := (&otherWriter{simulation: w}).service(format.CatalogName(clusterID))
+	sdk := servicediscovery.New(servicediscovery.Options{
+		BaseEndpoint: aws.String("https://cloudmap.test"), Region: "us-east-1", HTTPClient: &wire{simulation: w, cluster: "admin", asked: map[uint64]uint64{}},
+		Credentials: credentials.NewStaticCredentialsProvider("admin", "secret", ""),
+	})
+	sealCatalog(w.t, sdk, catalog, clusterID)
 }
 
 // processPins are the pins that a process saves until it is killed.

@@ -582,6 +582,7 @@ func TestSurvival_ReturningOwner(t *testing.T) {
 		theirs := webExport("cls1", 8, 1)
 		publish(t, second.Registry, theirs)
 		time.Sleep(time.Minute)
+		w.seal("cls1")
 		owner.kill()
 		time.Sleep(settings.StaleAfter - 20*time.Second)
 		if isExported(t, second.Registry, theirs.Key)() {
@@ -599,6 +600,49 @@ func TestSurvival_ReturningOwner(t *testing.T) {
 		})
 		w.until(5*time.Minute, "the owner's export is known", func() bool {
 			return sees(t, importer.Registry, exp)() && !sees(t, importer.Registry, theirs)()
+		})
+	})
+}
+
+// TestSurvival_SecondClusterUnsealed: a second cluster takes the ID of one that has died, in a catalog that any member can write. The other clusters keep the exports of the first
+// one until an administrator says that the second one's key counts.
+func TestSurvival_SecondClusterUnsealed(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+		owner, importer := w.begin(cls1, nil), w.begin(cls2, nil)
+		exp := webExport("cls1", 0, 1)
+		publish(t, owner.Registry, exp)
+		w.until(time.Minute, "it is known", sees(t, importer.Registry, exp))
+		time.Sleep(time.Minute)
+		owner.kill()
+		other := cls1
+		other.UID = "uid-other"
+		second := w.beginAs("cls1second", other, nil)
+		theirs := webExport("cls1", 8, 1)
+		publish(t, second.Registry, theirs)
+		w.until(10*time.Minute, "the second cluster takes the ID", isExported(t, second.Registry, theirs.Key))
+		for range 10 * 60 {
+			time.Sleep(time.Second)
+			if !sees(t, importer.Registry, exp)() || sees(t, importer.Registry, theirs)() {
+				t.Fatal("the exports are not those of the first cluster")
+			}
+		}
+		for name, reg := range map[string]*Registry{"importer": importer.Registry, "second cluster": second.Registry} {
+			members, err := reg.Members(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if i := slices.IndexFunc(members, func(m registry.Member) bool { return m.ClusterID == "cls1" }); i < 0 || !slices.ContainsFunc(members[i].Problems, func(p string) bool {
+				return registry.IsRefused(p) && strings.Contains(p, "kubectl mcs trust cls1")
+			}) {
+				t.Errorf("the %s reports %+v, want a refused record of cls1 with the remedy", name, members)
+			}
+		}
+		if err := importer.cfg.Keyring.Trust("cls1", signerOf("uid-other").Key()); err != nil {
+			t.Fatal(err)
+		}
+		w.until(time.Minute, "the second cluster's export is known", func() bool {
+			return sees(t, importer.Registry, theirs)() && !sees(t, importer.Registry, exp)()
 		})
 	})
 }
