@@ -1,11 +1,16 @@
 package attack
 
 import (
+	"bytes"
+	"crypto/ed25519"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 // silencer keeps the record of the victim overwritten with one that the intruder has signed, and the victim's catalog tagged as the intruder's: the victim is live,
@@ -120,3 +125,57 @@ func TestAttack_SilencedAndLeft(t *testing.T) {
 	})
 }
 
+// TestCompromisedKey runs docs/security/compromised-key.md: a thief has the victim's key and writes exports with it. It shows how long each step takes until the importer
+// follows the victim again, and that the stolen key counts for nothing from then on, even if the thief still writes.
+func TestCompromisedKey(t *testing.T) {
+	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
+		exporter, reader, web := c.start()
+		c.infiltrate()
+		if err := c.tag(c.catalog(victim).ARN, api.Tags(identityOf(intruder), api.PartCatalog)...); err != nil {
+			t.Fatal(err)
+		}
+		stolen := c.signer(victim)
+		c.writeExports(c.attacker(), victim, stolen, forgedExport())
+		until(t, time.Minute, "the thief's export is imported", reader.sees(forgedExport()))
+
+		// Step 1: the thief has no rights any more, and the catalog its tags. Step 2: the victim has a key that the stolen one has not signed.
+		if err := c.tagAs(admin, c.catalog(victim).ARN, api.Tags(identityOf(victim), api.PartCatalog)...); err != nil {
+			t.Fatal(err)
+		}
+		exporter.stop(nil)
+		next, err := trust.NewSigner(bytes.Repeat([]byte{7}, ed25519.SeedSize), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		exporter = c.join(victim, func(cfg *cloudmap.Config) { cfg.Signer = next })
+		exporter.publish(web)
+		until(t, time.Minute, "the importer refuses the new key", reader.isRefused(victim))
+		always(t, 10*time.Minute, "imported as the stolen key has signed it", reader.sees(forgedExport()))
+		if !exporter.isRefused(victim)() {
+			t.Errorf("the victim reports %q of itself, want that others refuse its records", exporter.problemsOf(victim))
+		}
+
+		// Step 3: an administrator names the new key to the others.
+		began := time.Now()
+		if err := c.keyrings.Of(t, identityOf(importer)).Trust(victim, next.Key()); err != nil {
+			t.Fatal(err)
+		}
+		until(t, 30*time.Second, "the victim's export is imported", reader.sees(web))
+		t.Logf("imported %v after trust", time.Since(began))
+		if reader.isStale(victim) || reader.isRefused(victim)() {
+			t.Errorf("stale %t, problems %q", reader.isStale(victim), reader.problemsOf(victim))
+		}
+
+		// The thief still writes, everywhere.
+		if err := c.tag(c.catalog(victim).ARN, api.Tags(identityOf(intruder), api.PartCatalog)...); err != nil {
+			t.Fatal(err)
+		}
+		for range 30 {
+			c.writeExports(c.attacker(), victim, stolen, forgedExport())
+			always(t, 10*time.Second, "imported as the victim exported it", reader.sees(web))
+		}
+		if problems := strings.Join(exporter.problemsOf(victim), "; "); !strings.Contains(problems, "another cluster has signed it with key "+stolen.Key().String()) {
+			t.Errorf("the victim reports %q of itself, want the stolen key", problems)
+		}
+	})
+}

@@ -18,6 +18,7 @@ func registryCommand(s *session.Session) *cobra.Command {
 			"published last; to see what the registry has of it, query another cluster.",
 	}
 	cmd.AddCommand(
+		sealCommand(s),
 		registryReadCommand(s, "dump", "Show all services of the clusterset", cobra.NoArgs, func(ctx context.Context, k *session.Cluster, _ []string) ([]status.Service, error) {
 			return session.QueryController[[]status.Service](ctx, s, k, status.PathServices)
 		}),
