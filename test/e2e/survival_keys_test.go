@@ -98,6 +98,18 @@ func (s *survival) testKeys(t *testing.T) {
 		began := time.Now()
 		kubectl(t, s.cls1, "-n", system, "patch", "secret", names.SigningKeySecret, "--type=json", `-p=[{"op": "remove", "path": "/data"}]`)
 		restart(t)
+		if suite.Registry == clusterset.CloudMap { // its catalog does not have the tag catalog-of
+			eventually(t, recovery, func() error {
+				problems, err := memberProblems(t.Context(), s.cls2, "cls1")
+				if err == nil && !strings.Contains(strings.Join(problems, "; "), "kubectl mcs trust cls1") {
+					err = fmt.Errorf("cls2 shows the problems %q of the member cls1, want that an administrator has to trust its key", problems)
+				}
+				return err
+			})
+			if out, err := plugin(t.Context(), 0, "trust cls1 --yes --context cls1,cls2"); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+		}
 		isPinned(t, before, 2*recovery)
 		t.Logf("cls2 has the new key %s after the loss of the previous one", round(time.Since(began)))
 	})
