@@ -31,6 +31,21 @@ var Attacks = []Attack{
 		Test:      "TestAttack_ForgedPage",
 	},
 	{
+		Name: "Combinations", Actor: Member, Findings: []string{"F1", "F3", "F8"},
+		Does: "It makes two of fourteen moves at once against one cluster: it retags, overwrites, deletes and replays records and pages, forges farewells, claims and pages, adds junk records, " +
+			"while controllers restart",
+		Prevented: "Anything is imported that the victim has not signed, its import ends, or its changes and the end of its export do not arrive after the attack",
+		Effect:    "Changes of the victim wait, which the importer or the victim reports",
+		Test:      "TestAttack_Combinations",
+	},
+	{
+		Name: "Random combinations", Actor: Member, Findings: []string{"F1", "F3", "F8"},
+		Does:      "It makes two to five of these moves at once, chosen and timed at random",
+		Prevented: "As for combinations",
+		Effect:    "As for combinations",
+		Test:      "TestAttack_RandomCombinations",
+	},
+	{
 		Name: "Catalog of another cluster", Actor: SealedMember, Findings: []string{"F1", "F3"},
 		Does:      "It writes to another cluster's catalog, also after tagging it, removes its pages, deletes it, and sets `catalog-of`",
 		Prevented: "IAM allows one of these writes",
