@@ -375,7 +375,6 @@ var refusedNetworks = []refusedNetwork{
 	// cannot mean one.
 	{netip.MustParsePrefix("fec0::/10"), "a site-local address (RFC 3879)"},
 	{netip.MustParsePrefix("192.88.99.0/24"), "a relay of 6to4 (RFC 7526)"},
-	{netip.MustParsePrefix("240.0.0.0/4"), "in the network reserved for future use (RFC 1112)"},
 	{netip.MustParsePrefix("64:ff9b::/96"), "a translated IPv4 address (NAT64)"},
 	{netip.MustParsePrefix("64:ff9b:1::/48"), "a translated IPv4 address (NAT64)"},
 	{netip.MustParsePrefix("::ffff:0:0:0/96"), "a translated IPv4 address (SIIT)"},

@@ -389,7 +389,6 @@ func TestCheckPodAddress(t *testing.T) {
 		"platform service of Azure":         {"168.63.129.16"},
 		"site-local address":                {"fec0::", "fec0:0:0:ffff::1", "feff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"},
 		"relay of 6to4":                     {"192.88.99.0", "192.88.99.1", "192.88.99.255"},
-		"network reserved for future use":   {"240.0.0.0", "240.0.0.1", "255.255.255.254", "::ffff:240.0.0.1"},
 		"broadcast":                         {"255.255.255.255"},
 		"link-local":                        {"169.254.169.254", "169.254.42.42", "fe80::a9fe:a9fe"},
 		"translated IPv4 address (NAT64)":   {"64:ff9b::a9fe:a9fe", "64:ff9b:1::a9fe:a9fe"},
@@ -401,11 +400,12 @@ func TestCheckPodAddress(t *testing.T) {
 			}
 		}
 	}
+	// Class E is a network of pods on GKE.
 	for _, address := range []string{
-		"10.0.0.1", "100.64.0.1", "100.100.100.201", "168.63.129.17", "192.88.98.255", "192.88.100.0", "239.0.0.1", "2001:db8::1", "fd00::1", "fd00:c1::a9fe:a9ff", "fd00:c1::1",
+		"10.0.0.1", "100.64.0.1", "100.100.100.201", "168.63.129.17", "192.88.98.255", "192.88.100.0", "240.0.0.1", "2001:db8::1", "fd00::1", "fd00:c1::a9fe:a9ff", "fd00:c1::1",
 		"fd00:42::43", "fd00:a9fe:a9fe::2", "fd00:100::100:201", "fd00:ec1::1", "fd00:ec3::1", "fd20:cf::1",
 	} {
-		if err := CheckPodAddress(netip.MustParseAddr(address)); (err != nil) != (address == "239.0.0.1") { // a multicast address, the neighbour of 240.0.0.0
+		if err := CheckPodAddress(netip.MustParseAddr(address)); err != nil {
 			t.Errorf("%s: %v", address, err)
 		}
 	}

@@ -50,7 +50,7 @@ func TestAttack_SensitiveAddresses(t *testing.T) {
 				harmless, "169.254.169.254", "127.0.0.1", "0.0.0.0", "224.0.0.1", "255.255.255.255", "100.100.100.200", "168.63.129.16", "192.0.0.192",
 				"::1", "fe80::1", "ff02::1", "fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "64:ff9b::a9fe:a9fe", "64:ff9b:1::a9fe:a9fe",
 				"2002:a9fe:a9fe::1", "::ffff:169.254.169.254", "::169.254.169.254", "::ffff:0:169.254.169.254", "2001::a9fe:a9fe",
-				"fd00:c1::a9fe:a9fe", "fd00:42::42", "fd00:a9fe:a9fe::1", "fd00:100::100:200", "fec0::1", "192.88.99.1", "240.0.0.1",
+				"fd00:c1::a9fe:a9fe", "fd00:42::42", "fd00:a9fe:a9fe::1", "fd00:100::100:200", "fec0::1", "192.88.99.1",
 			} {
 				*endpoints = append(*endpoints, mcs.Endpoint{Address: netip.MustParseAddr(address), Ready: true, Serving: true})
 			}
