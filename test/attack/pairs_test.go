@@ -277,7 +277,7 @@ func TestAttack_Combinations(t *testing.T) {
 	silenced := []string{"retag the catalog", "retag members", "overwrite the record", "page, copy and record", "copy of a farewell"}
 	for i, a := range moves {
 		for _, b := range moves[i+1:] {
-			if testing.Short() && !(slices.Contains(silenced, a.name) && slices.Contains(silenced, b.name)) {
+			if testing.Short() && (!slices.Contains(silenced, a.name) || !slices.Contains(silenced, b.name)) {
 				continue
 			}
 			t.Run(a.name+" and "+b.name, func(t *testing.T) { combination(t, 8*time.Minute, a, b) })

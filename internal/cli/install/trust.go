@@ -118,22 +118,25 @@ func readKeyFacts(ctx context.Context, s *session.Session, k *session.Cluster, c
 	return facts, nil
 }
 
-// chooseKey returns the key to trust. isVerified is set if the user or the cluster itself has named it, not only the registry.
-func chooseKey(facts []keyFacts, o trustOptions) (key string, isVerified bool, err error) {
-	own := ""
-	var refused []string
-	others := 0
+// shownKeys returns the key of the cluster itself, "" without its context, the keys that the others
+// have refused, and the number of the others.
+func shownKeys(facts []keyFacts) (own string, refused []string, others int) {
 	for _, f := range facts {
-		switch {
-		case f.isOwn:
+		if f.isOwn {
 			own = f.pinned
-		default:
-			others++
-			if f.refused != "" && !slices.Contains(refused, f.refused) {
-				refused = append(refused, f.refused)
-			}
+			continue
+		}
+		others++
+		if f.refused != "" && !slices.Contains(refused, f.refused) {
+			refused = append(refused, f.refused)
 		}
 	}
+	return own, refused, others
+}
+
+// chooseKey returns the key to trust. isVerified is set if the user or the cluster itself has named it, not only the registry.
+func chooseKey(facts []keyFacts, o trustOptions) (key string, isVerified bool, err error) {
+	own, refused, others := shownKeys(facts)
 	switch {
 	case others == 0:
 		return "", false, fmt.Errorf("cluster %s trusts itself: name the contexts of the other clusters of the clusterset too", o.clusterID)

@@ -3,6 +3,7 @@ package membership
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -29,43 +30,51 @@ type keyWatch struct {
 	latest   time.Time
 }
 
-// observe returns a message for each cluster that has another key than before, and one for the clusters whose records are refused, "" for none. members includes this
-// cluster, whose ID is own: other members can write records under it.
+// observe returns a message for each cluster that has another key than before, and one for the clusters
+// whose records are refused, "" for none. members includes this cluster, whose ID is own: other members
+// can write records under it.
 func (w *keyWatch) observe(now time.Time, own string, members []registry.Member) (changes []string, refusal string) {
+	return w.observeKeys(own, members), w.observeRefused(now, members)
+}
+
+func (w *keyWatch) observeKeys(own string, members []registry.Member) (changes []string) {
 	keys := make(map[string]string, len(members))
-	var refused, fresh []string
-	problems := map[string]string{}
 	for _, m := range members {
 		keys[m.ClusterID] = m.Key
 		if before := w.keys[m.ClusterID]; before != "" && m.Key != "" && m.Key != before && m.ClusterID != own {
 			changes = append(changes, fmt.Sprintf("cluster %s has another key: its records are signed with %s from now on, and with %s before", m.ClusterID, m.Key, before))
 		}
-		if i := slices.IndexFunc(m.Problems, registry.IsRefused); i >= 0 {
-			refused, problems[m.ClusterID] = append(refused, m.ClusterID), m.Problems[i]
-			if now.Sub(w.reported[m.ClusterID]) >= refusalRepeat {
-				fresh = append(fresh, m.ClusterID)
-			}
-		}
 	}
 	w.keys = keys
+	return changes
+}
+
+func (w *keyWatch) observeRefused(now time.Time, members []registry.Member) string {
+	refused := 0
+	var fresh, lines []string
+	for _, m := range members {
+		i := slices.IndexFunc(m.Problems, registry.IsRefused)
+		if i < 0 {
+			continue
+		}
+		refused++
+		if now.Sub(w.reported[m.ClusterID]) >= refusalRepeat {
+			fresh = append(fresh, m.ClusterID)
+			lines = append(lines, m.ClusterID+": "+m.Problems[i])
+		}
+	}
 	if len(fresh) == 0 || now.Sub(w.latest) < refusalPause {
-		return changes, ""
+		return ""
 	}
-	reported := map[string]time.Time{}
-	for id, at := range w.reported {
-		if now.Sub(at) < refusalRepeat {
-			reported[id] = at
-		}
+	maps.DeleteFunc(w.reported, func(_ string, at time.Time) bool { return now.Sub(at) >= refusalRepeat })
+	if w.reported == nil {
+		w.reported = map[string]time.Time{}
 	}
-	var lines []string
-	for i, id := range fresh {
-		reported[id] = now
-		if i < refusalsNamed {
-			lines = append(lines, id+": "+problems[id])
-		}
+	for _, id := range fresh {
+		w.reported[id] = now
 	}
-	w.reported, w.latest = reported, now
-	return changes, fmt.Sprintf("records of %d clusters are refused: %s", len(refused), strings.Join(lines, "; "))
+	w.latest = now
+	return fmt.Sprintf("records of %d clusters are refused: %s", refused, strings.Join(lines[:min(len(lines), refusalsNamed)], "; "))
 }
 
 // reportKeys records events about the keys of the other clusters.

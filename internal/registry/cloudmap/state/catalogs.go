@@ -402,14 +402,9 @@ func (c *catalogs) unannounced() {
 func (c *catalogs) member(now time.Time, instance api.Instance, changed engine.Keys) (beats bool) {
 	id := instance.ID
 	cluster := c.cluster(id)
-	isNew, before := cluster.shown == nil, cluster.parsed
-	differs := c.parse(cluster, instance)
+	isNew := cluster.shown == nil
+	differs := c.parseShown(now, cluster, instance)
 	r := cluster.parsed
-	isOther := r.Key != before.Key || r.Process != before.Process
-	if !cluster.hasRecord && (isNew || isOther && now.Sub(cluster.resetAt) >= c.staleAfter/CopyReads) {
-		// seek, or an old record without a catalog, may have increased them before the cluster joined
-		cluster.copyAt, cluster.copyFailures, cluster.resetAt = time.Time{}, 0, now
-	}
 	cluster.problem, cluster.unproven, cluster.isMissing, cluster.refusedKey = "", nil, true, trust.Key{}
 	if err := cluster.parseErr; err != nil {
 		cluster.problem = registry.RefusedProblem("the member record", err)
@@ -427,6 +422,19 @@ func (c *catalogs) member(now time.Time, instance api.Instance, changed engine.K
 		c.refused()
 	}
 	return beats
+}
+
+// parseShown parses the record of a cluster, and reports whether it differs from the previous one. The
+// first record of a cluster that has none, and one of another process, makes its catalog due at once:
+// seek, or an old record without a catalog, may have lengthened the pause before the cluster joined.
+func (c *catalogs) parseShown(now time.Time, cluster *catalog, instance api.Instance) (differs bool) {
+	isNew, before := cluster.shown == nil, cluster.parsed
+	differs = c.parse(cluster, instance)
+	isOther := cluster.parsed.Key != before.Key || cluster.parsed.Process != before.Process
+	if !cluster.hasRecord && (isNew || isOther && now.Sub(cluster.resetAt) >= c.staleAfter/CopyReads) {
+		cluster.copyAt, cluster.copyFailures, cluster.resetAt = time.Time{}, 0, now
+	}
+	return differs
 }
 
 // memberWithNewKey observes the first record of a cluster, or one with another key than the latest record. It accepts the record if the cluster signed
