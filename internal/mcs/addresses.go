@@ -44,10 +44,88 @@ func OwnAddresses(exports []Export) ([]Export, []SharedAddresses) {
 		out[i].Backends, lost = all.add(exports[i])
 		shared = append(shared, lost...)
 	}
-	slices.SortFunc(shared, func(a, b SharedAddresses) int {
-		return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Owner, b.Owner))
-	})
+	slices.SortFunc(shared, compareShared)
 	return out, shared
+}
+
+// LeaveOut returns exports without the endpoints of chosen, their chosen parts, that OwnAddresses has left
+// out of owned. The three lists have the same clusters in the same order. exports is not changed.
+func LeaveOut(exports, chosen, owned []Export) []Export {
+	out := slices.Clone(exports)
+	for i := range out {
+		if chosen[i].EndpointCount() == owned[i].EndpointCount() {
+			continue
+		}
+		lost := lostPorts(chosen[i].Backends, owned[i].Backends)
+		out[i].Backends = nil
+		for _, b := range exports[i].Backends {
+			ports := b.portKeys()
+			b.Endpoints = slices.DeleteFunc(slices.Clone(b.Endpoints), func(ep Endpoint) bool {
+				return slices.ContainsFunc(lost[ep.Address.Unmap()], func(p map[portKey]bool) bool { return haveCommon(p, ports) })
+			})
+			if len(b.Endpoints) > 0 {
+				out[i].Backends = append(out[i].Backends, b)
+			}
+		}
+	}
+	return out
+}
+
+// lostPorts returns the ports of each address that chosen has and owned lacks.
+func lostPorts(chosen, owned []Backends) map[netip.Addr][]map[portKey]bool {
+	kept := map[string]map[endpointKey]bool{}
+	for _, b := range owned {
+		kept[portsKey(b.Ports)] = map[endpointKey]bool{}
+		for _, ep := range b.Endpoints {
+			kept[portsKey(b.Ports)][endpointKey{ep.Address, ep.Hostname}] = true
+		}
+	}
+	lost := map[netip.Addr][]map[portKey]bool{}
+	for _, b := range chosen {
+		for _, ep := range b.Endpoints {
+			if address := ep.Address.Unmap(); !kept[portsKey(b.Ports)][endpointKey{ep.Address, ep.Hostname}] {
+				lost[address] = append(lost[address], b.portKeys())
+			}
+		}
+	}
+	return lost
+}
+
+// endpointKey identifies an endpoint in a group.
+type endpointKey struct {
+	address  netip.Addr
+	hostname string
+}
+
+// haveCommon reports whether a and b have a common port.
+func haveCommon(a, b map[portKey]bool) bool {
+	for key := range a {
+		if b[key] {
+			return true
+		}
+	}
+	return false
+}
+
+// JoinShared returns the union of two lists of different endpoints, sorted.
+func JoinShared(a, b []SharedAddresses) []SharedAddresses {
+	out := slices.Clone(a)
+	for _, s := range b {
+		i := slices.IndexFunc(out, func(o SharedAddresses) bool { return o.Cluster == s.Cluster && o.Owner == s.Owner })
+		if i < 0 {
+			out = append(out, s)
+			continue
+		}
+		out[i].Endpoints += s.Endpoints
+		out[i].Examples = slices.Concat(out[i].Examples, s.Examples)
+		out[i].Examples = out[i].Examples[:min(len(out[i].Examples), leftOutNames)]
+	}
+	slices.SortFunc(out, compareShared)
+	return out
+}
+
+func compareShared(a, b SharedAddresses) int {
+	return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Owner, b.Owner))
 }
 
 // claims are the addresses and ports of exports.
@@ -75,8 +153,11 @@ func (c *claims) add(e Export) (kept []Backends, lost []SharedAddresses) {
 				lost = addShared(lost, SharedAddresses{Cluster: e.Cluster, Owner: owner, Endpoints: 1, Examples: []string{address.String()}})
 				return true
 			}
-			c.list = append(c.list, claim{group, c.latest[address]})
-			c.latest[address] = len(c.list)
+			// Host names of a headless service may share an address: one claim of the group is enough.
+			if last := c.latest[address]; last == 0 || c.list[last-1].group != group {
+				c.list = append(c.list, claim{group, last})
+				c.latest[address] = len(c.list)
+			}
 			return false
 		})
 		if len(b.Endpoints) > 0 {

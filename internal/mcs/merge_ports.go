@@ -61,11 +61,20 @@ func nameUnnamed(union []mergedPort) []Port {
 	return ports
 }
 
-// unusedPortName returns a port name that no port of union has: "tcp-80", followed by x until it is unique.
+// unusedPortName returns a port name that no port of union has.
 func unusedPortName(p Port, union []mergedPort) string {
-	name := fmt.Sprintf("%s-%d", strings.ToLower(string(p.Protocol)), p.Port)
-	for slices.ContainsFunc(union, func(o mergedPort) bool { return o.Name == name }) {
-		name += "x"
+	return PortName(p.Protocol, p.Port, func(name string) bool {
+		return slices.ContainsFunc(union, func(o mergedPort) bool { return o.Name == name })
+	})
+}
+
+// PortName returns the first name that is not taken for a port that needs one: "tcp-80", "tcp-80-2" and
+// so on. It is far below the 63 characters that the API accepts, however many names others take.
+func PortName(protocol corev1.Protocol, number int32, isTaken func(name string) bool) string {
+	base := fmt.Sprintf("%s-%d", strings.ToLower(string(protocol)), number)
+	name := base
+	for n := 2; isTaken(name); n++ {
+		name = fmt.Sprintf("%s-%d", base, n)
 	}
 	return name
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
@@ -315,7 +316,7 @@ func TestMergePorts(t *testing.T) {
 		{
 			name:  "an unnamed port beside others gets a name",
 			ports: [][]Port{{tcp("", 80)}, {tcp("tcp-80", 443), tcp("metrics", 9090)}},
-			want:  []Port{tcp("tcp-80x", 80), tcp("tcp-80", 443), tcp("metrics", 9090)},
+			want:  []Port{tcp("tcp-80-2", 80), tcp("tcp-80", 443), tcp("metrics", 9090)},
 			wantMessage: []string{
 				"port: using 80/TCP from cluster cls0, 1 of 2 clusters disagree: cls1",
 				"port: using tcp-80 443/TCP from cluster cls1, 1 of 2 clusters disagree: cls0",
@@ -537,5 +538,21 @@ func TestMergedBackends(t *testing.T) {
 				t.Errorf("Backends (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// However many names the ports of a member take, the name of another cluster's unnamed port is one that
+// the API accepts.
+func TestMergePorts_TakenNames(t *testing.T) {
+	victim := Export{Cluster: "cls1", Created: time.Unix(1, 0), Ports: []Port{{Protocol: corev1.ProtocolTCP, Port: 80}}}
+	member := Export{Cluster: "cls2", Created: time.Unix(2, 0)}
+	for i := range 58 {
+		member.Ports = append(member.Ports,
+			Port{Name: "tcp-80" + strings.Repeat("x", i), Protocol: corev1.ProtocolTCP, Port: int32(1000 + i)},
+			Port{Name: fmt.Sprintf("tcp-80-%d", i+2), Protocol: corev1.ProtocolTCP, Port: int32(2000 + i)})
+	}
+	name := Merge([]Export{victim, member}).Ports[0].Name
+	if errs := validation.IsValidPortName(name); name != "tcp-80-60" || len(errs) > 0 {
+		t.Errorf("the port is named %q (%v), want tcp-80-60", name, errs)
 	}
 }

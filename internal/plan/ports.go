@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -158,6 +157,8 @@ type portState struct {
 	current map[portID]string
 	// carried are the ports of each slice by name.
 	carried []carriedPorts
+	// exported are those of exportedPorts, nil until they are needed.
+	exported map[string]map[string][]portID
 }
 
 // carriedPorts are the ports of a slice from a cluster: those of the endpoints, not of the Service.
@@ -284,30 +285,36 @@ func (s *portState) belongsToOther(name string, id portID) bool {
 // isCarriedFor reports whether the slices have the name for the ports of the endpoints to which the
 // exports of w lead.
 func (s *portState) isCarriedFor(name string, w wantedPort) bool {
-	exported := map[string][]portID{} // by cluster
-	for _, e := range s.in.Exports {
-		for _, b := range s.in.Merged.Backends(e) {
-			for _, p := range b.Ports {
-				if p.Name == w.Name {
-					exported[e.Cluster] = append(exported[e.Cluster], portIDOf(p.Protocol, p.Port))
-				}
-			}
-		}
+	if s.exported == nil {
+		s.exported = exportedPorts(s.in)
 	}
+	exported := s.exported[w.Name]
 	return !slices.ContainsFunc(s.carried, func(c carriedPorts) bool {
 		port, has := c.byName[name]
 		return has && !slices.Contains(exported[c.cluster], port)
 	})
 }
 
-// nameBetween returns a name for a port whose wanted name belongs to another port: "tcp-80",
-// followed by x until no port has it or wants it.
-func (s *portState) nameBetween(w wantedPort) string {
-	name := fmt.Sprintf("%s-%d", strings.ToLower(string(w.id.protocol)), w.id.number)
-	for s.isWanted(name) || !s.isFree(name, w) {
-		name += "x"
+// exportedPorts returns the ports of the endpoints in the exports, by merged name and cluster.
+func exportedPorts(in PortInput) map[string]map[string][]portID {
+	out := map[string]map[string][]portID{}
+	for _, e := range in.Exports {
+		for _, b := range in.Merged.Backends(e) {
+			for _, p := range b.Ports {
+				if out[p.Name] == nil {
+					out[p.Name] = map[string][]portID{}
+				}
+				out[p.Name][e.Cluster] = append(out[p.Name][e.Cluster], portIDOf(p.Protocol, p.Port))
+			}
+		}
 	}
-	return name
+	return out
+}
+
+// nameBetween returns a name that no port has or wants for a port whose wanted name belongs to another
+// one.
+func (s *portState) nameBetween(w wantedPort) string {
+	return mcs.PortName(w.id.protocol, w.id.number, func(name string) bool { return s.isWanted(name) || !s.isFree(name, w) })
 }
 
 // oldNames returns the names in the slices, sorted, that neither the derived Service has nor

@@ -26,6 +26,9 @@ func DerivedService(m mcs.Merged, owner *metav1.OwnerReference, existing *corev1
 	}
 	svc := &corev1.Service{}
 	svc.Namespace, svc.Name = m.Key.Namespace, mcs.DerivedName(m.Key)
+	if existing != nil && mcs.IsDerivedNameOf(existing.Name, m.Key) {
+		svc.Name = existing.Name // that of an earlier version, to which routes may refer
+	}
 	if existing != nil && !isImmutableChange(existing, families) {
 		svc = existing.DeepCopy()
 		delete(svc.Annotations, AnnotationHeldSince)

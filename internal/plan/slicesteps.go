@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"maps"
 	"slices"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -58,6 +59,18 @@ func ExportedAddresses(exports []mcs.Export) Exported {
 		out[e.Cluster] = addresses
 	}
 	return out
+}
+
+// AddSlices adds the addresses in the existing slices of a cluster.
+func (e Exported) AddSlices(cluster string, existing []*discoveryv1.EndpointSlice) {
+	if e[cluster] == nil {
+		e[cluster] = map[string]bool{}
+	}
+	for _, s := range existing {
+		if SourceCluster(s) == cluster {
+			maps.Copy(e[cluster], addressesOf(s))
+		}
+	}
 }
 
 // Steps returns the writes of c, which Slices computed from existing. exported has the addresses

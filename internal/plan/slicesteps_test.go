@@ -104,6 +104,13 @@ func TestWithoutEnded(t *testing.T) {
 	if w, _ = WithoutEnded(slice, nil); len(w.Slice.Endpoints) != 0 {
 		t.Errorf("got %v of a cluster that exports nothing", w.Slice.Endpoints)
 	}
+	unknown := Exported{}
+	if unknown.AddSlices("cls1", []*discoveryv1.EndpointSlice{slice, webSlice("cls2", 0, "10.20.0.1")}); len(unknown["cls1"]) != 2 {
+		t.Errorf("an unknown cluster exports %v, want what its slices have", unknown)
+	}
+	if _, ok := WithoutEnded(slice, unknown); ok {
+		t.Error("endpoints of an unknown cluster have ended")
+	}
 }
 
 // TestStepsInterruptNothing: whichever endpoints come, go and move, an endpoint that is wanted before and after is in a slice after each single write,

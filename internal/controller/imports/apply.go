@@ -33,7 +33,7 @@ import (
 //
 // It returns when it has to be called again, 0 if never.
 func (r *Controller) applyImport(ctx context.Context, session *membership.Session, f importFacts, d importDecision, out *outcome) time.Duration {
-	set, o := r.newSliceSet(f, d.exports, out), r.detectSupport(ctx, f, d, out)
+	set, o := r.newSliceSet(f, d.exports, d.unknown, out), r.detectSupport(ctx, f, d, out)
 	if o.imp != nil {
 		set.write(ctx, r.planSlices(f, d, o, set).Removals)
 	}

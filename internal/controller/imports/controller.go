@@ -171,12 +171,15 @@ func (r *Controller) apply(ctx context.Context, session *membership.Session, f i
 	case verdictNone:
 		if !f.namespace {
 			r.lastIPs.Delete(f.key)
+		}
+		if !f.namespace || !f.hasLeftovers() {
 			r.failing.Delete(f.key)
 		}
 		if f.starting {
 			requeueAfter = newImportDelay
 		}
 	case verdictNotOwned:
+		r.failing.Delete(f.key)
 		out.add(r.reportNotOwned(ctx, f))
 	case verdictRemove:
 		r.removeImport(ctx, f, out)

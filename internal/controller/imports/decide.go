@@ -406,38 +406,52 @@ func (d importDecision) withRefused(f importFacts, refused []string, current []*
 	return d
 }
 
-// choose leaves in d.endpoints the endpoints that are used, and sets the conditions about that. The endpoints of other exports, whose slices stay as
-// they are, are candidates, too. Those of stale clusters do not replace endpoints of other clusters. The slices of the clusters in fixed cannot be written.
+// choose leaves in d.endpoints the endpoints that are used and that their clusters own, and sets d.reduced and the conditions about that. The endpoints
+// of others, the exports whose slices stay as they are, are candidates, too. Those of stale clusters do not replace endpoints of other clusters. The
+// slices of the clusters in fixed cannot be written.
 func (d *importDecision) choose(f importFacts, others []mcs.Export, fixed []string) {
-	candidates := mcs.Candidates{
+	n := len(d.endpoints)
+	choice, owned := d.chooseOwned(mcs.Candidates{
 		Exports: slices.Concat(d.endpoints, others), Drains: f.drains, Tiers: d.tiers, MinimumReady: d.merged.MinimumReady,
-	}.WithUnreachable(d.unreachable, f.unreachableRule())
-	choice := d.merged.Choose(candidates.WithStale(d.stale, f.staleRule.Policy))
+	}.WithUnreachable(d.unreachable, f.unreachableRule()).WithStale(d.stale, f.staleRule.Policy), n)
 	if !f.showsAny(d.unknown) {
 		condition := mcs.ImportStale(choice.StaleExports(d.stale), f.staleRule)
 		d.staleness = &condition
 	}
-	d.own(choice.Exports[:len(d.endpoints)], others, fixed)
+	d.endpoints, d.reduced = owned[:n], nil
+	for i, e := range others {
+		if owned[n+i].EndpointCount() < e.EndpointCount() && !slices.Contains(fixed, e.Cluster) {
+			d.reduced = append(d.reduced, owned[n+i])
+		}
+	}
+	d.refused = policy.Condition(d.allRefusals())
 	d.selection, d.drained = mcs.ImportSelection(d.merged, d.tiers, choice.Served), mcs.ImportDrained(choice.Drained)
 	d.unreachability = mcs.ImportUnreachable(choice, d.unreachable, f.unreachableRule())
 }
 
-// own leaves in d.endpoints the chosen endpoints that their clusters own, and sets d.reduced and the condition about the others. Only endpoints that are
-// used claim their addresses: those of a cluster that is stale, and replaced, do not. others are the exports of clusters whose slices stay as they are;
-// the slices of the clusters in fixed cannot be written at all.
-func (d *importDecision) own(chosen, others []mcs.Export, fixed []string) {
-	all := slices.Concat(chosen, others)
-	for i := len(chosen); i < len(all); i++ {
-		all[i].Created = d.created[all[i].Cluster]
-	}
-	owned, shared := mcs.OwnAddresses(all)
-	d.endpoints, d.reduced, d.shared = owned[:len(chosen)], nil, shared
-	for i := len(chosen); i < len(all); i++ {
-		if owned[i].EndpointCount() < all[i].EndpointCount() && !slices.Contains(fixed, all[i].Cluster) {
-			d.reduced = append(d.reduced, owned[i])
+// maxOwnRounds is the number of choices of chooseOwned. The second one makes up for the endpoints that were left out. It may use others that are left
+// out in turn, as in a chain of clusters that export each other's addresses; the third one is the last.
+const maxOwnRounds = 3
+
+// chooseOwned returns the choice of the first n exports of c, and these and the others without the endpoints that other clusters own, which it leaves
+// in d.shared. Only endpoints that are used claim their addresses: those of a cluster that is stale, and replaced, do not. An endpoint that is left out
+// serves nothing, so it must not keep others from serving.
+func (d *importDecision) chooseOwned(c mcs.Candidates, n int) (choice mcs.Choice, owned []mcs.Export) {
+	d.shared = nil
+	for range maxOwnRounds {
+		choice = d.merged.Choose(c)
+		chosen := slices.Concat(choice.Exports[:n], c.Exports[n:])
+		for i := range chosen[n:] {
+			chosen[n+i].Created = d.created[chosen[n+i].Cluster]
 		}
+		var shared []mcs.SharedAddresses
+		if owned, shared = mcs.OwnAddresses(chosen); len(shared) == 0 {
+			break
+		}
+		d.shared = mcs.JoinShared(d.shared, shared)
+		c.Exports = mcs.LeaveOut(c.Exports, chosen, owned)
 	}
-	d.refused = policy.Condition(d.allRefusals())
+	return choice, owned
 }
 
 // decideLost decides about the endpoints of clusters that the registry has not shown since the start, for as long as the stale rule

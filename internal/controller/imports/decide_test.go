@@ -743,6 +743,12 @@ func TestDecideImport_Addresses(t *testing.T) {
 			facts: importFacts{view: registry.View{Exports: []mcs.Export{export("cls2", 1000, "10.2.0.1"), export("cls3", 2000, "!10.2.0.1")}, Stale: []string{"cls2"}}},
 			want:  "cls2=10.2.0.1 cls3=", refused: "cls3",
 		},
+		"the ready one is left out, and a stale cluster has another one": {
+			facts: importFacts{view: registry.View{
+				Exports: []mcs.Export{export("cls2", 1000, "!10.2.0.1"), export("cls3", 2000, "10.2.0.1"), export("cls4", 3000, "10.4.0.1")}, Stale: []string{"cls4"},
+			}},
+			want: "cls2=10.2.0.1 cls3= cls4=10.4.0.1", refused: "cls3",
+		},
 		"slices of a younger, unknown cluster have it": {
 			facts: importFacts{
 				imp: imp("cls2=1000,cls3=2000"), slices: []*discoveryv1.EndpointSlice{slice("cls3", "10.2.0.1", "10.3.0.1")},

@@ -77,7 +77,9 @@ func (r *Controller) giveWay(ctx context.Context, key mcs.Key, err error) error 
 	if held == nil || listErr != nil {
 		return errors.Join(err, listErr)
 	}
-	if deleteErr := kube.Delete(ctx, r.client, held); deleteErr != nil {
+	// The precondition on the version keeps a Service whose import has begun again.
+	deleteErr := r.client.Delete(ctx, held, client.Preconditions{UID: &held.UID, ResourceVersion: &held.ResourceVersion})
+	if client.IgnoreNotFound(deleteErr) != nil {
 		return errors.Join(err, deleteErr)
 	}
 	ended := mcs.Key{Namespace: held.Namespace, Name: held.Labels[mcsv1beta1.LabelServiceName]}
@@ -98,7 +100,10 @@ func (r *Controller) oldestHeld(ctx context.Context, namespace string) (*corev1.
 	if err := r.client.List(ctx, &list, options...); err != nil {
 		return nil, fmt.Errorf("listing the Services that hold IPs: %w", err)
 	}
-	held := slices.DeleteFunc(list.Items, func(svc corev1.Service) bool { return !plan.IsHeld(&svc) })
+	held := slices.DeleteFunc(list.Items, func(svc corev1.Service) bool {
+		key := mcs.Key{Namespace: svc.Namespace, Name: svc.Labels[mcsv1beta1.LabelServiceName]}
+		return svc.DeletionTimestamp != nil || len(heldServices(key, []*corev1.Service{&svc})) == 0
+	})
 	if len(held) == 0 {
 		return nil, nil
 	}

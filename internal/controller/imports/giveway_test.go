@@ -17,6 +17,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
@@ -24,7 +25,7 @@ import (
 func heldService(namespace, name, since string) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: "imported-" + name, Annotations: map[string]string{plan.AnnotationHeldSince: "2026-07-01T12:" + since + ":00Z"},
+			Namespace: namespace, Name: mcs.DerivedName(mcs.Key{Namespace: namespace, Name: name}), Annotations: map[string]string{plan.AnnotationHeldSince: "2026-07-01T12:" + since + ":00Z"},
 			Labels: map[string]string{plan.LabelAppManagedBy: plan.ManagedBy, mcsv1beta1.LabelServiceName: name},
 		},
 		Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.7", ClusterIPs: []string{"10.96.0.7"}},
@@ -48,9 +49,12 @@ func TestGiveWay(t *testing.T) {
 			now := time.Date(2026, 7, 1, 13, 0, 0, 0, time.UTC)
 			used := heldService("demo", "used", "00")
 			delete(used.Annotations, plan.AnnotationHeldSince)
+			copied, ending := heldService("demo", "copied", "01"), heldService("demo", "ending", "02")
+			copied.Name = "by-a-user" // with all labels and annotations of a held Service
+			ending.DeletionTimestamp, ending.Finalizers = &metav1.Time{Time: now}, []string{"example.com/keep"}
 			r := &Controller{
 				client: fake.NewClientBuilder().WithScheme(controllertest.Scheme()).WithObjects(
-					heldService("demo", "younger", "30"), heldService("demo", "older", "20"), heldService("shop", "oldest", "10"), used).Build(),
+					heldService("demo", "younger", "30"), heldService("demo", "older", "20"), heldService("shop", "oldest", "10"), used, copied, ending).Build(),
 				now: func() time.Time { return now }, events: kube.EventRecorder{Recorder: events.NewFakeRecorder(10)},
 			}
 			for _, want := range tt.want {

@@ -1,6 +1,7 @@
 package imports
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +17,7 @@ import (
 // The endpoints of a stale cluster are withdrawn for those of other clusters. If the slices of these cannot be written, they do not serve.
 func TestWithRefused_KeepsWhatNothingReplaces(t *testing.T) {
 	dead, live, other := exportOf("dead", 80), exportOf("live", 80), exportOf("other", 80)
+	live.Backends[0].Endpoints[0].Address, other.Backends[0].Endpoints[0].Address = netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")
 	rule := mcs.StaleRule{Policy: mcs.StaleWithdraw, After: time.Minute}
 	slicesOf := func(exports ...mcs.Export) []*discoveryv1.EndpointSlice {
 		return plan.Slices(plan.SliceInput{Key: webKey, Merged: mcs.Merge(exports), Exports: exports}).Create

@@ -19,7 +19,7 @@ import (
 // write affects only itself.
 func (r *Controller) removeImport(ctx context.Context, f importFacts, out *outcome) {
 	r.lastIPs.Delete(f.key)
-	set := r.newSliceSet(f, nil, out)
+	set := r.newSliceSet(f, nil, nil, out)
 	set.write(ctx, plan.RemovedSlices(f.slices).Steps(f.slices, nil).Removals)
 	if !r.removeServices(ctx, f, out) {
 		return

@@ -103,6 +103,8 @@ func (r *Controller) reportDrained(imp *mcsv1beta1.ServiceImport, c metav1.Condi
 type failure struct {
 	since   time.Time
 	message string
+	// messageAt is the time of the message.
+	messageAt time.Time
 	// reported reports whether the failure is one that a user should see: the API server refuses a write, or the failure lasts.
 	reported bool
 }
@@ -151,7 +153,10 @@ func (r *Controller) recordFailure(key mcs.Key, out *outcome) failure {
 		r.failing.Delete(key)
 		return failure{}
 	}
-	now := failure{since: before.since, message: failurePrefix + out.message(), reported: before.reported}
+	now := failure{since: before.since, message: failurePrefix + out.message(), messageAt: r.now(), reported: before.reported}
+	if before.reported && r.now().Sub(before.messageAt) < messagePause {
+		now.message, now.messageAt = before.message, before.messageAt
+	}
 	if now.since.IsZero() {
 		now.since = r.now()
 	}
@@ -162,6 +167,10 @@ func (r *Controller) recordFailure(key mcs.Key, out *outcome) failure {
 	}
 	return now
 }
+
+// messagePause is the shortest time between two messages about one import. Those of a webhook may contain
+// a request ID: each would change the status, whose watch would start the next attempt at once.
+const messagePause = 5 * time.Second
 
 // failurePrefix begins the messages of failures.
 const failurePrefix = "Failed to write the import: "

@@ -3,6 +3,7 @@ package imports
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -74,6 +75,27 @@ func TestReportFailure(t *testing.T) {
 				t.Errorf("condition Ready is False: %t, want %t", reported, tt.want)
 			}
 		})
+	}
+}
+
+// Messages that differ with each attempt, as those of a webhook with a request ID, are one event in
+// messagePause: the status would start the next attempt.
+func TestReportFailure_VaryingMessages(t *testing.T) {
+	imp := &mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: webKey.Namespace, Name: webKey.Name, Labels: map[string]string{plan.LabelAppManagedBy: plan.ManagedBy}}}
+	now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
+	recorder := events.NewFakeRecorder(100)
+	r := &Controller{
+		client: fake.NewClientBuilder().WithScheme(controllertest.Scheme()).WithObjects(imp).WithStatusSubresource(imp).Build(),
+		now:    func() time.Time { return now }, events: kube.EventRecorder{Recorder: recorder},
+	}
+	for i := range 20 {
+		out := &outcome{}
+		out.add(apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "web", fmt.Errorf("denied, request %d", i)))
+		r.reportFailure(t.Context(), importFacts{key: webKey, imp: imp}, false, out)
+		now = now.Add(messagePause / 10)
+	}
+	if n := len(recorder.Events); n != 2 {
+		t.Errorf("%d events within twice the pause, want 2", n)
 	}
 }
 

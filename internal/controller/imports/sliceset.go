@@ -31,10 +31,15 @@ type sliceSet struct {
 	failed bool
 }
 
-// newSliceSet returns the existing slices of an import with these exports of all clusters.
-func (r *Controller) newSliceSet(f importFacts, exports []mcs.Export, out *outcome) *sliceSet {
+// newSliceSet returns the existing slices of an import with these exports of all clusters but the unknown ones. What the slices of an unknown cluster
+// have, it still exports: no record says that it has ended.
+func (r *Controller) newSliceSet(f importFacts, exports []mcs.Export, unknown []string, out *outcome) *sliceSet {
+	exported := plan.ExportedAddresses(exports)
+	for _, cluster := range unknown {
+		exported.AddSlices(cluster, f.slices)
+	}
 	return &sliceSet{
-		client: r.client, key: f.key, exported: plan.ExportedAddresses(exports), out: out, written: &r.written, current: slices.Clone(f.slices),
+		client: r.client, key: f.key, exported: exported, out: out, written: &r.written, current: slices.Clone(f.slices),
 		arrived: map[string]bool{}, refused: map[string]bool{},
 	}
 }
