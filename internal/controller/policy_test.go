@@ -226,9 +226,9 @@ func TestImport_RefusesAddressesOfThisCluster(t *testing.T) {
 func TestImport_AddressBelongsToOldestExport(t *testing.T) {
 	s := setUp(t, "shared")
 	slice := s.a.export(t, s.key, 1, 2)
-	hostile := runMember(t, s.hub, "aaa")
+	hostile, created := runMember(t, s.hub, "aaa"), time.Now().Add(time.Hour) // younger
 	hostile.publish(t, s.key, []string{"10.1.0.1", "10.1.0.2", "10.9.0.1"}, func(e *mcs.Export) {
-		e.Created = time.Now().Add(time.Hour) // younger
+		e.Created = created
 		for i := range 2 {
 			e.Backends[0].Endpoints[i].Ready, e.Backends[0].Endpoints[i].Serving = false, false
 		}
@@ -243,7 +243,7 @@ func TestImport_AddressBelongsToOldestExport(t *testing.T) {
 	for _, k := range []*cluster{s.a, s.b} {
 		k.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}, "aaa": {"10.1.0.2 not ready", "10.9.0.1"}})
 	}
-	hostile.publish(t, s.key, []string{"10.9.0.1"})
+	hostile.publish(t, s.key, []string{"10.9.0.1"}, func(e *mcs.Export) { e.Created = created })
 	s.a.condition(t, s.key, "Conflict=False NoConflicts", "")
 	for _, k := range []*cluster{s.a, s.b} {
 		eventually(t, "no refusals", k.isOfType(t, s.key, mcsv1beta1.ClusterSetIP, ""))

@@ -168,7 +168,7 @@ func (s *testStore) intercept(ctx context.Context, method string, req, reply any
 	if !ok {
 		err := invoke(ctx, method, req, reply, conn, opts...)
 		// The lister sends a request again that a busy machine does not answer in time.
-		if list, ok := req.(*pb.RangeRequest); ok && len(list.RangeEnd) > 0 && ctx.Err() == nil {
+		if list, ok := req.(*pb.RangeRequest); ok && len(list.RangeEnd) > 0 && !isUnanswered(err) {
 			s.lists.Add(1)
 		}
 		if _, ok := req.(*pb.LeaseTimeToLiveRequest); ok && err == nil {
