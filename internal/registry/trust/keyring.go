@@ -395,8 +395,8 @@ func (k *Keyring) Forget(clusterID string) {
 	k.pins[clusterID] = &entry{Pin: Pin{Forgotten: true, Since: now()}}
 }
 
-// Trust makes a key that of a cluster, in place of the pinned one: an administrator says so. What was imported stays until records with the key are read. It returns an
-// error if the key of the cluster is listed.
+// Trust makes a key that of a cluster, in place of the pinned one: an administrator says so. What was imported stays until records with the key are read. A cluster
+// that has left or was forgotten with this key has not any more: no other key follows it. It returns an error if the key of the cluster is listed.
 func (k *Keyring) Trust(clusterID string, key Key) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -407,12 +407,15 @@ func (k *Keyring) Trust(clusterID string, key Key) error {
 	switch {
 	case pin == nil:
 		k.makeRoom()
-		k.pins[clusterID] = &entry{Pin: Pin{Key: key, Since: now()}, heard: time.Now()}
+		pin = &entry{Pin: Pin{Key: key, Since: now()}}
+		k.pins[clusterID] = pin
 		delete(k.removed, clusterID)
 	case pin.Key != key:
 		k.changeKey(pin, Change{ClusterID: clusterID, Previous: pin.Key, Key: key, Reason: ByAdministrator})
-		pin.heard = time.Now()
+	default: // Unsealed stays: the other key that the catalog showed may be there still
+		pin.Left, pin.Forgotten = false, false
 	}
+	pin.heard = time.Now()
 	return nil
 }
 

@@ -127,6 +127,14 @@ func TestCheck(t *testing.T) {
 			before: func(k *Keyring) { pin(key)(k); k.ObserveUnsealed("cls2"); trustKey(k, other) }, after: staleAfter, presented: Presented{Key: other}, want: Accepted},
 		"trusted another key": {
 			before: func(k *Keyring) { pin(key)(k); trustKey(k, other) }, presented: Presented{Key: key}, want: Refused, wantErr: "until now"},
+		"trusted the pinned key, after its farewell": {
+			before: func(k *Keyring) { k.Observe(acceptedRecord(key, 1, true)); trustKey(k, key) }, presented: Presented{Key: other}, want: Refused, wantErr: "until now"},
+		"trusted the pinned key, after it was forgotten": {
+			before: func(k *Keyring) { pin(key)(k); k.Forget("cls2"); trustKey(k, key) }, presented: Presented{Key: other}, want: Refused, wantErr: "until now"},
+		"trusted the pinned key, after another one was in a catalog that was not sealed": {
+			before: func(k *Keyring) { pin(key)(k); k.ObserveUnsealed("cls2"); trustKey(k, key) }, after: staleAfter, presented: Presented{Key: other, Proven: true}, want: Refused, wantErr: "until now"},
+		"trusted the pinned key, when it had been silent": {
+			before: func(k *Keyring) { pin(key)(k); time.Sleep(staleAfter); trustKey(k, key) }, presented: Presented{Key: other, Proven: true}, want: Refused, wantErr: "until now"},
 		"trusted before it was seen": {before: func(k *Keyring) { trustKey(k, key) }, presented: Presented{Key: other}, want: Refused, wantErr: "until now"},
 		"signed by the pinned key":   {before: pin(key), presented: Presented{Key: next.Key(), Succession: next.Succession("set1", "cls2")}, want: Accepted},
 		"signed for another cluster": {before: pin(key), presented: Presented{Key: next.Key(), Succession: next.Succession("set1", "cls3")}, want: Refused, wantErr: "until now"},
@@ -240,6 +248,28 @@ func TestTrust_KeepsWhatWasImported(t *testing.T) {
 	if k.HasEnded("cls2") || !k.IsSigned("cls2") || !k.IsReplaced("cls2", key) || k.IsReplaced("cls2", other) {
 		t.Errorf("ended %t, signed %t, previous key replaced %t, new key replaced %t; want only the middle ones",
 			k.HasEnded("cls2"), k.IsSigned("cls2"), k.IsReplaced("cls2", key), k.IsReplaced("cls2", other))
+	}
+}
+
+// TestTrust_PinnedKeyReturns: a cluster whose key is trusted again has neither left nor is it
+// forgotten, and its earlier records do not count again.
+func TestTrust_PinnedKeyReturns(t *testing.T) {
+	key := signer(t, 1).Key()
+	for name, end := range map[string]func(*Keyring){
+		"left":      func(k *Keyring) { k.Observe(acceptedRecord(key, 5, true)) },
+		"forgotten": func(k *Keyring) { k.Observe(acceptedRecord(key, 5, false)); k.Forget("cls2") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := load(t, Config{})
+			end(k)
+			trustKey(k, key)
+			if k.HasEnded("cls2") || !k.IsSigned("cls2") {
+				t.Error("it has ended, want that it is signed again")
+			}
+			if got := k.Last("a", "cls2", key).Heartbeat; got != 5 {
+				t.Errorf("its latest heartbeat is %d, want 5", got)
+			}
+		})
 	}
 }
 
