@@ -92,5 +92,11 @@ func sealFor(st *status.Status, further []string) (string, error) {
 		}
 	}
 	slices.Sort(clusters)
+	for _, id := range append([]string{st.Identity.ClusterSetID}, clusters...) {
+		// The shell would run any other ID, and other clusters choose theirs.
+		if err := mcs.ValidateClusterID(id); err != nil {
+			return "", fmt.Errorf("reading the status of the controller: %w", err)
+		}
+	}
 	return fmt.Sprintf(sealScript, st.Identity.ClusterSetID, strings.Join(slices.Compact(clusters), " ")), nil
 }
