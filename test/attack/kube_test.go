@@ -598,6 +598,8 @@ func (k *kubernetes) controlKeys(thief client.Client) {
 		`{"data":{"demo-set.cls2.leave":"x"}}`: false, `{"data":{"demo-set.cls2.forget":"x"}}`: false, `{"data":{"demo-set.cls2.trust":"x"}}`: false,
 		`{"data":{"demo-set.cls1.leave":"y"}}`: false, `{"data":{"demo-set.cls1.leave":null}}`: true, `{"data":{"demo-set.cls9.forget":null}}`: true,
 		`{"data":{"demo-set.cls1":"uid","demo-set.cls1.joined":"2026-01-01T00:00:00Z"}}`: true,
+		// The identities and pins of clusters with these IDs.
+		`{"data":{"set1.trust":"x","set1.leave":"x","set1.forget":"x","set1.trust.joined":"x"}}`: true, `{"data":{"set1.trust.trust":"x"}}`: false,
 	} {
 		err := thief.Patch(k.t.Context(), config.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(patch)), client.DryRunAll)
 		if allowed && err != nil || !allowed && !apierrors.IsForbidden(err) {
