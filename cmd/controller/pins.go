@@ -43,7 +43,7 @@ type storedPin struct {
 	Last      map[string]storedTime `json:"last,omitempty"` // by registry
 	Left      bool                  `json:"left,omitempty"`
 	Forgotten bool                  `json:"forgotten,omitempty"`
-	Unsealed  bool                  `json:"unsealed,omitempty"`
+	Unsealed  []string              `json:"unsealed,omitempty"` // registries
 	Since     time.Time             `json:"since,omitzero"`
 }
 

@@ -31,8 +31,9 @@ type Pin struct {
 	// Left is set after a farewell of the cluster, Forgotten after an administrator requested to forget it. Any key may follow a
 	// farewell; a forgotten cluster returns with a record later than Last.
 	Left, Forgotten bool
-	// Unsealed is set after the cluster's catalog has shown another key while any member of the clusterset could have written it: sealing the catalog later proves nothing.
-	Unsealed bool
+	// Unsealed are the names of the registries, sorted, in which the cluster's catalog has shown another key while any member of the clusterset could have written it:
+	// sealing the catalog later proves nothing.
+	Unsealed []string
 	// Since is when this cluster saw the other one for the first time, zero if that was before it was recorded.
 	Since time.Time
 }
@@ -48,7 +49,7 @@ const (
 
 // equal reports whether p and o are the same.
 func (p Pin) equal(o Pin, d detail) bool {
-	return p.Key == o.Key && p.UID == o.UID && p.Since.Equal(o.Since) && p.Left == o.Left && p.Forgotten == o.Forgotten && p.Unsealed == o.Unsealed && maps.EqualFunc(p.Last, o.Last, func(a, b Time) bool {
+	return p.Key == o.Key && p.UID == o.UID && p.Since.Equal(o.Since) && p.Left == o.Left && p.Forgotten == o.Forgotten && slices.Equal(p.Unsealed, o.Unsealed) && maps.EqualFunc(p.Last, o.Last, func(a, b Time) bool {
 		return d == withoutTimes || a.Generation == b.Generation && (d == withGenerations || a == b)
 	})
 }
@@ -58,7 +59,7 @@ func (p Pin) IsZero() bool { return p.Key == Key{} && !p.Left && !p.Forgotten }
 
 // clone returns a copy of p.
 func (p Pin) clone() Pin {
-	p.Last = maps.Clone(p.Last)
+	p.Last, p.Unsealed = maps.Clone(p.Last), slices.Clone(p.Unsealed)
 	return p
 }
 
@@ -278,13 +279,13 @@ func (k *Keyring) checkPin(p Presented) (Verdict, error) {
 // mayBeProven reports whether a registry can prove another key than the pinned one. A registry that has never shown the pinned key cannot show that the cluster was built
 // anew.
 func (k *Keyring) mayBeProven(pin *entry, registry string) bool {
-	return !pin.Unsealed && pin.Last[registry] != Time{} && time.Since(pin.heard) >= k.cfg.StaleAfter
+	return !slices.Contains(pin.Unsealed, registry) && pin.Last[registry] != Time{} && time.Since(pin.heard) >= k.cfg.StaleAfter
 }
 
 // remedy returns when a refused key will count.
 func (k *Keyring) remedy(pin *entry, p Presented) string {
 	reason := p.Unproven
-	if pin.Unsealed && reason == "" {
+	if reason == "" && slices.Contains(pin.Unsealed, p.Registry) {
 		reason = "any member may have written this key, because the catalog had no tag catalog-of"
 	}
 	if reason == "" {
@@ -419,12 +420,13 @@ func (k *Keyring) Trust(clusterID string, key Key) error {
 	return nil
 }
 
-// ObserveUnsealed records that the catalog of a cluster shows a refused key while any member of the clusterset can have written it.
-func (k *Keyring) ObserveUnsealed(clusterID string) {
+// ObserveUnsealed records that the catalog of a cluster in a registry shows a refused key while any member of the clusterset can have written it.
+func (k *Keyring) ObserveUnsealed(registry, clusterID string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if pin, ok := k.pins[clusterID]; ok {
-		pin.Unsealed = true
+	if pin, ok := k.pins[clusterID]; ok && !slices.Contains(pin.Unsealed, registry) {
+		pin.Unsealed = append(slices.Clone(pin.Unsealed), registry)
+		slices.Sort(pin.Unsealed)
 	}
 }
 

@@ -120,11 +120,13 @@ func TestCheck(t *testing.T) {
 		"another key, pinned key stale, and the registry proves nothing": {
 			before: pin(key), after: time.Hour, presented: Presented{Key: other, Unproven: "its catalog has no tag"}, want: Refused, wantErr: "has no tag: if the key is that of the cluster, run kubectl mcs trust cls2"},
 		"another key, which was in a catalog that was not sealed": {
-			before: func(k *Keyring) { pin(key)(k); k.ObserveUnsealed("cls2") }, after: staleAfter, presented: Presented{Key: other, Proven: true}, want: Refused, wantErr: "kubectl mcs trust cls2"},
+			before: func(k *Keyring) { pin(key)(k); k.ObserveUnsealed("a", "cls2") }, after: staleAfter, presented: Presented{Key: other, Proven: true}, want: Refused, wantErr: "kubectl mcs trust cls2"},
+		"another key, in a registry that is not the one whose catalog was not sealed": {
+			before: func(k *Keyring) { pin(key)(k); k.ObserveUnsealed("b", "cls2") }, after: staleAfter, presented: Presented{Key: other, Proven: true}, want: Unknown},
 		"trusted": {
 			before: func(k *Keyring) { pin(key)(k); trustKey(k, other) }, presented: Presented{Key: other}, want: Accepted},
 		"trusted, after another one was in a catalog that was not sealed": {
-			before: func(k *Keyring) { pin(key)(k); k.ObserveUnsealed("cls2"); trustKey(k, other) }, after: staleAfter, presented: Presented{Key: other}, want: Accepted},
+			before: func(k *Keyring) { pin(key)(k); k.ObserveUnsealed("a", "cls2"); trustKey(k, other) }, after: staleAfter, presented: Presented{Key: other}, want: Accepted},
 		"trusted another key": {
 			before: func(k *Keyring) { pin(key)(k); trustKey(k, other) }, presented: Presented{Key: key}, want: Refused, wantErr: "until now"},
 		"trusted the pinned key, after its farewell": {
@@ -132,7 +134,7 @@ func TestCheck(t *testing.T) {
 		"trusted the pinned key, after it was forgotten": {
 			before: func(k *Keyring) { pin(key)(k); k.Forget("cls2"); trustKey(k, key) }, presented: Presented{Key: other}, want: Refused, wantErr: "until now"},
 		"trusted the pinned key, after another one was in a catalog that was not sealed": {
-			before: func(k *Keyring) { pin(key)(k); k.ObserveUnsealed("cls2"); trustKey(k, key) }, after: staleAfter, presented: Presented{Key: other, Proven: true}, want: Refused, wantErr: "until now"},
+			before: func(k *Keyring) { pin(key)(k); k.ObserveUnsealed("a", "cls2"); trustKey(k, key) }, after: staleAfter, presented: Presented{Key: other, Proven: true}, want: Refused, wantErr: "until now"},
 		"trusted the pinned key, when it had been silent": {
 			before: func(k *Keyring) { pin(key)(k); time.Sleep(staleAfter); trustKey(k, key) }, presented: Presented{Key: other, Proven: true}, want: Refused, wantErr: "until now"},
 		"trusted before it was seen": {before: func(k *Keyring) { trustKey(k, key) }, presented: Presented{Key: other}, want: Refused, wantErr: "until now"},
@@ -487,6 +489,20 @@ func TestRun_SavesChangesSoon(t *testing.T) {
 		}
 		stop()
 	})
+}
+
+// TestObserveUnsealed_IsSaved: the next process knows each registry whose catalog was not sealed.
+func TestObserveUnsealed_IsSaved(t *testing.T) {
+	store, key := &memoryStore{}, signer(t, 1).Key()
+	k := load(t, Config{Store: store})
+	pin(key)(k)
+	for _, registry := range []string{"b", "a", "b"} {
+		k.ObserveUnsealed(registry, "cls2")
+		k.save(t.Context(), withoutTimes)
+	}
+	if got, _ := load(t, Config{Store: store}).Pin("cls2"); !slices.Equal(got.Unsealed, []string{"a", "b"}) {
+		t.Errorf("the catalogs in %q were not sealed, want those in a and b", got.Unsealed)
+	}
 }
 
 func TestLoad_FailsWithoutPins(t *testing.T) {

@@ -65,7 +65,7 @@ func (c *catalogs) tagsRead(now time.Time, id, owner string, err error) {
 	cluster.seal.dueAt, cluster.seal.readAt = now.Add(c.staleAfter/CopyReads), now
 	cluster.seal.owner, cluster.seal.err = owner, err
 	if err == nil && owner != id && cluster.seal.refused != (trust.Key{}) {
-		c.keyring.ObserveUnsealed(id)
+		c.keyring.ObserveUnsealed(c.registry, id)
 	}
 }
 
