@@ -56,6 +56,8 @@ type Cluster struct {
 	ReachProblems    map[string]string
 	// IgnoresRequests makes the controller ignore the requests of users in its ConfigMap.
 	IgnoresRequests bool
+	// RefusesKeys makes the controller refuse the keys that users name, as with --trusted-keys.
+	RefusesKeys bool
 	// Unreachable makes every connection to the controller's pod fail.
 	Unreachable bool
 	// Kubernetes is the version of the API server, Resources are the APIs that it serves.
@@ -229,7 +231,7 @@ func (c *Cluster) completeRequests(ctx context.Context, w client.WithWatch, obj 
 			members = slices.DeleteFunc(members, func(m status.Member) bool { return m.ClusterID == id })
 		}
 		for i := range members {
-			if members[i].ClusterID == id {
+			if members[i].ClusterID == id && !c.RefusesKeys {
 				members[i].Key, members[i].RefusedKey, members[i].Problems, members[i].Refused = strings.Fields(value)[0], "", nil, nil
 			}
 		}

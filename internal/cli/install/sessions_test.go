@@ -79,6 +79,11 @@ func TestSessions(t *testing.T) {
 		}, Lines: []string{"trust cls3 --context cls1,cls2"}},
 		{Name: "trust-no-leader", Setup: func(c clitest.Clusters) { c["cls1"].Remove(clitest.ControllerPod("manager-abc", "")) }, Lines: []string{"trust cls3 --yes"}},
 		{Name: "trust-pending", Setup: func(c clitest.Clusters) { c["cls2"].IgnoresRequests = true }, Lines: []string{"trust cls1 --context cls1,cls2 --yes --wait 5ms"}},
+		{Name: "trust-refused", Setup: func(c clitest.Clusters) {
+			c["cls2"].ControllerStatus.Members[0].Key, c["cls2"].RefusesKeys = "key-of-lost-cls1", true
+		}, Lines: []string{
+			"trust cls1 --context cls1,cls2 --yes", "trust cls3 --context cls2 --yes --key AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",
+		}},
 		{Name: "join-duplicate-id", Setup: func(c clitest.Clusters) {
 			c["cls1"].Remove(clitest.Property(aboutv1beta1.ClusterIDProperty, ""))
 			c["cls1"].ControllerStatus.WriteProblem = `cluster ID "cls2" is already used by another cluster of the clusterset`

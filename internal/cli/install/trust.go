@@ -154,7 +154,7 @@ func chooseKey(facts []keyFacts, o trustOptions) (key string, isVerified bool, e
 	return refused[0], false, nil
 }
 
-// trustKey requests that the controller trusts the key, and waits until it does.
+// trustKey requests that the controller trusts the key, and waits until its status shows that it does.
 func trustKey(ctx context.Context, s *session.Session, k *session.Cluster, clusterSetID, key string, o trustOptions) error {
 	request := names.TrustKey(clusterSetID, o.clusterID)
 	if err := writeRequests(ctx, s, k, map[string]any{request: key + " " + requestedAt(k, "trust")}); err != nil {
@@ -171,6 +171,16 @@ func trustKey(ctx context.Context, s *session.Session, k *session.Cluster, clust
 	if err != nil {
 		return err
 	}
-	s.Printf("%s: trusts this key of cluster %s", k.Context, o.clusterID)
-	return nil
+	facts, err := readKeyFacts(ctx, s, k, o.clusterID)
+	if err != nil {
+		return err
+	}
+	switch facts.pinned {
+	case key:
+		s.Printf("%s: trusts this key of cluster %s", k.Context, o.clusterID)
+		return nil
+	case "":
+		return fmt.Errorf("the controller has read the request, but knows no cluster %s, so that it shows no key: its log says whether it trusts this one", o.clusterID)
+	}
+	return fmt.Errorf("the controller does not trust this key of cluster %s, but %s: its log has the reason, such as another key in --trusted-keys", o.clusterID, facts.pinned)
 }

@@ -397,12 +397,16 @@ func (k *Keyring) Forget(clusterID string) {
 }
 
 // Trust makes a key that of a cluster, in place of the pinned one: an administrator says so. What was imported stays until records with the key are read. A cluster
-// that has left or was forgotten with this key has not any more: no other key follows it. It returns an error if the key of the cluster is listed.
+// that has left or was forgotten with this key has not any more: no other key follows it. It returns an error if another
+// key is listed for the cluster, or it is not listed and only listed clusters are trusted.
 func (k *Keyring) Trust(clusterID string, key Key) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if listed, ok := k.cfg.Listed[clusterID]; ok && listed != key {
+	switch listed, ok := k.cfg.Listed[clusterID]; {
+	case ok && listed != key:
 		return fmt.Errorf("--trusted-keys lists key %s for cluster %s: change it there", listed, clusterID)
+	case !ok && k.cfg.ListedOnly:
+		return fmt.Errorf("--trusted-keys does not list cluster %s, as --trusted-keys-only demands: add its key there", clusterID)
 	}
 	pin := k.pins[clusterID]
 	switch {

@@ -196,6 +196,13 @@ func TestTrust_KeepsListedKeys(t *testing.T) {
 	if err := k.Trust("cls2", key); err != nil {
 		t.Errorf("the listed key: %v", err)
 	}
+	only := load(t, Config{Listed: map[string]Key{"cls3": key}, ListedOnly: true})
+	if err := only.Trust("cls2", key); err == nil || !strings.Contains(err.Error(), "--trusted-keys does not list cluster cls2") {
+		t.Errorf("error %v, want that the cluster is not listed", err)
+	}
+	if _, isPinned := only.Pin("cls2"); isPinned {
+		t.Error("the key of a cluster that is not listed is pinned")
+	}
 }
 
 // TestChanged: each change of a key is reported with its reason, and nothing else is.
