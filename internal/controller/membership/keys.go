@@ -1,6 +1,7 @@
 package membership
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -17,13 +18,15 @@ const (
 	// events: other members may invent clusters, and overwrite the record of one again and again.
 	refusalRepeat = time.Hour
 	refusalPause  = time.Minute
+	// maxGone is the number of clusters that are no members any more and whose keys are kept for the next event, as many as a keyring has pins.
+	maxGone = 1000
 	// refusalsNamed is the number of clusters whose problems an event has.
 	refusalsNamed = 3
 )
 
 // keyWatch decides which events report the keys of the other clusters.
 type keyWatch struct {
-	// keys are the keys of the clusters, by ID, as last read.
+	// keys are the keys of the clusters, by ID, as last read, also of those that have left or were forgotten since.
 	keys map[string]string
 	// reported is when an event has last reported that records of a cluster are refused, by ID, and latest the time of the latest of these events.
 	reported map[string]time.Time
@@ -40,9 +43,18 @@ func (w *keyWatch) observe(now time.Time, own string, members []registry.Member)
 func (w *keyWatch) observeKeys(own string, members []registry.Member) (changes []string) {
 	keys := make(map[string]string, len(members))
 	for _, m := range members {
-		keys[m.ClusterID] = m.Key
-		if before := w.keys[m.ClusterID]; before != "" && m.Key != "" && m.Key != before && m.ClusterID != own {
+		before := w.keys[m.ClusterID]
+		keys[m.ClusterID] = cmp.Or(m.Key, before)
+		if before != "" && m.Key != "" && m.Key != before && m.ClusterID != own {
 			changes = append(changes, fmt.Sprintf("cluster %s has another key: its records are signed with %s from now on, and with %s before", m.ClusterID, m.Key, before))
+		}
+	}
+	// Any key may follow a farewell, and the cluster is no member in between.
+	gone := 0
+	for id, key := range w.keys {
+		if _, isMember := keys[id]; !isMember && key != "" && gone < maxGone {
+			keys[id] = key
+			gone++
 		}
 	}
 	w.keys = keys

@@ -29,6 +29,10 @@ func TestKeyWatch(t *testing.T) {
 		{after: 5 * time.Second, members: []registry.Member{{ClusterID: "cls1", Problems: []string{refused}}}},
 		{after: 2 * time.Minute, members: []registry.Member{{ClusterID: "cls1", Problems: []string{refused}}}, wantRefusal: "cls1: refused"},
 		{after: 2 * time.Hour, members: []registry.Member{{ClusterID: "cls2", Problems: []string{refused}}}, wantRefusal: "cls2: refused"},
+		{after: 3 * time.Hour}, // cls2 has left, or was forgotten
+		{after: 4 * time.Hour, members: []registry.Member{{ClusterID: "cls2", Key: "c"}, {ClusterID: "cls3", Key: "a"}}, changes: 1},
+		{after: 5 * time.Hour, members: []registry.Member{{ClusterID: "cls3", Key: "a"}}},
+		{after: 6 * time.Hour, members: []registry.Member{{ClusterID: "cls2", Key: "c"}}},
 	}
 	for i, step := range steps {
 		changes, refusal := w.observe(began.Add(step.after), "cls1", step.members)
@@ -45,12 +49,12 @@ func TestKeyWatchIsBounded(t *testing.T) {
 	began := time.Now()
 	const seconds = 3 * 3600
 	for second := 0; second < seconds; second += 5 {
-		invented := registry.Member{ClusterID: fmt.Sprint("junk-", second), Problems: []string{registry.RefusedProblem("the member record", errors.New("no signature"))}}
+		invented := registry.Member{ClusterID: fmt.Sprint("junk-", second), Key: "key", Problems: []string{registry.RefusedProblem("the member record", errors.New("no signature"))}}
 		if _, refusal := w.observe(began.Add(time.Duration(second)*time.Second), "cls1", []registry.Member{invented}); refusal != "" {
 			events++
 		}
 	}
-	if events > seconds/60+1 || len(w.reported) > 3600/60+1 {
-		t.Errorf("%d events, %d clusters in memory", events, len(w.reported))
+	if events > seconds/60+1 || len(w.reported) > 3600/60+1 || len(w.keys) > maxGone+1 {
+		t.Errorf("%d events, %d clusters in memory, %d keys", events, len(w.reported), len(w.keys))
 	}
 }
