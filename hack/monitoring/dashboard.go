@@ -65,7 +65,7 @@ var rows = []struct {
 				{`sum by (registry) (increase(cloud_map_mcs_registry_records_refused_total` + replicas + `[1h]))`, "{{registry}}"},
 				{`max(cloud_map_mcs_members_refused` + replicas + `)`, "clusters now"},
 			}},
-		{title: "Changes of keys", description: "Changes of the keys of other clusters in the last day, by reason. No administrator has confirmed those by the registry. Alert: CloudMapMCSKeyChanged.",
+		{title: "Changes of keys", description: "Changes of the keys of other clusters in the last day, by reason. No administrator has confirmed those by the registry, after a farewell or after forget. Alert: CloudMapMCSKeyChanged.",
 			queries: [][2]string{{`sum by (reason) (increase(cloud_map_mcs_registry_key_changes_total` + replicas + `[1d]))`, "{{reason}}"}}},
 		{title: "Mapped services", description: "Services of AWS Cloud Map that --cloud-map-services maps, by state. For other states than ok, run kubectl mcs status.",
 			queries: [][2]string{{`max by (state) (cloud_map_mcs_mapped_services` + replicas + `)`, "{{state}}"}}},
