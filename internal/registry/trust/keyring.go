@@ -285,10 +285,13 @@ func (k *Keyring) mayBeProven(pin *entry, registry string) bool {
 // remedy returns when a refused key will count.
 func (k *Keyring) remedy(pin *entry, p Presented) string {
 	reason := p.Unproven
-	if reason == "" && slices.Contains(pin.Unsealed, p.Registry) {
+	switch {
+	case reason != "":
+	case slices.Contains(pin.Unsealed, p.Registry):
 		reason = "any member may have written this key, because the catalog had no tag catalog-of"
-	}
-	if reason == "" {
+	case pin.Last[p.Registry] == Time{}:
+		reason = "this registry has shown no record with the previous key"
+	default:
 		return fmt.Sprintf("in the latter case its new key counts once its previous key has been silent for %s", k.cfg.StaleAfter)
 	}
 	return fmt.Sprintf("%s: if the key is that of the cluster, run kubectl mcs trust %s in this cluster", reason, p.ClusterID)

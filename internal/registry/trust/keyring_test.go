@@ -116,7 +116,9 @@ func TestCheck(t *testing.T) {
 		"another key, pinned key live":   {before: pin(key), after: staleAfter, presented: Presented{Key: other}, want: Refused, wantErr: "built anew"},
 		"another key, pinned key stale":  {before: pin(key), after: staleAfter, presented: Presented{Key: other, Proven: true}, want: Unknown},
 		"another key, in a registry that never had the pinned one": {
-			before: pin(key), after: staleAfter, presented: Presented{Registry: "b", Key: other, Proven: true}, want: Refused, wantErr: "until now"},
+			before: pin(key), after: staleAfter, presented: Presented{Registry: "b", Key: other, Proven: true}, want: Refused, wantErr: "this registry has shown no record with the previous key: if the key is that of the cluster, run kubectl mcs trust cls2"},
+		"another key, when another one was trusted before it was seen": {
+			before: func(k *Keyring) { trustKey(k, key) }, after: staleAfter, presented: Presented{Key: other, Proven: true}, want: Refused, wantErr: "run kubectl mcs trust cls2"},
 		"another key, pinned key stale, and the registry proves nothing": {
 			before: pin(key), after: time.Hour, presented: Presented{Key: other, Unproven: "its catalog has no tag"}, want: Refused, wantErr: "has no tag: if the key is that of the cluster, run kubectl mcs trust cls2"},
 		"another key, which was in a catalog that was not sealed": {
