@@ -118,26 +118,44 @@ func readKeyFacts(ctx context.Context, s *session.Session, k *session.Cluster, c
 	return facts, nil
 }
 
-// shownKeys returns the key of the cluster itself, "" without its context, the keys that the others
+// shownKeys returns the keys of the cluster itself, none without its context, the keys that the others
 // have refused, and the number of the others.
-func shownKeys(facts []keyFacts) (own string, refused []string, others int) {
+func shownKeys(facts []keyFacts) (own, refused []string, others int) {
 	for _, f := range facts {
 		if f.isOwn {
-			own = f.pinned
+			own = append(own, f.pinned)
 			continue
 		}
 		others++
-		if f.refused != "" && !slices.Contains(refused, f.refused) {
-			refused = append(refused, f.refused)
+		refused = append(refused, f.refused)
+	}
+	return distinct(own), distinct(refused), others
+}
+
+// distinct returns the values without "", each once.
+func distinct(values []string) (unique []string) {
+	for _, v := range values {
+		if v != "" && !slices.Contains(unique, v) {
+			unique = append(unique, v)
 		}
 	}
-	return own, refused, others
+	return unique
 }
 
 // chooseKey returns the key to trust. isVerified is set if the user or the cluster itself has named it, not only the registry.
 func chooseKey(facts []keyFacts, o trustOptions) (key string, isVerified bool, err error) {
-	own, refused, others := shownKeys(facts)
+	var clusterSets []string
+	for _, f := range facts {
+		clusterSets = append(clusterSets, f.clusterSetID)
+	}
+	clusterSets = distinct(clusterSets)
+	owns, refused, others := shownKeys(facts)
+	own := strings.Join(owns, ", ")
 	switch {
+	case len(clusterSets) > 1:
+		return "", false, fmt.Errorf("the contexts are of several clustersets (%s): name those of one", strings.Join(clusterSets, ", "))
+	case len(owns) > 1:
+		return "", false, fmt.Errorf("several clusters have the ID %s, with different keys (%s): name the context of one, and give the others another ID", o.clusterID, own)
 	case others == 0:
 		return "", false, fmt.Errorf("cluster %s trusts itself: name the contexts of the other clusters of the clusterset too", o.clusterID)
 	case o.key != "" && own != "" && o.key != own:
@@ -180,7 +198,7 @@ func trustKey(ctx context.Context, s *session.Session, k *session.Cluster, clust
 		s.Printf("%s: trusts this key of cluster %s", k.Context, o.clusterID)
 		return nil
 	case "":
-		return fmt.Errorf("the controller has read the request, but knows no cluster %s, so that it shows no key: its log says whether it trusts this one", o.clusterID)
+		return fmt.Errorf("the controller has read the request, but knows no cluster %s, so that it shows no key: its log has the result", o.clusterID)
 	}
 	return fmt.Errorf("the controller does not trust this key of cluster %s, but %s: its log has the reason, such as another key in --trusted-keys", o.clusterID, facts.pinned)
 }
