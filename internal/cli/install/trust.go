@@ -144,20 +144,12 @@ func distinct(values []string) (unique []string) {
 
 // chooseKey returns the key to trust. isVerified is set if the user or the cluster itself has named it, not only the registry.
 func chooseKey(facts []keyFacts, o trustOptions) (key string, isVerified bool, err error) {
-	var clusterSets []string
-	for _, f := range facts {
-		clusterSets = append(clusterSets, f.clusterSetID)
-	}
-	clusterSets = distinct(clusterSets)
 	owns, refused, others := shownKeys(facts)
-	own := strings.Join(owns, ", ")
+	if err := checkContexts(facts, owns, others, o.clusterID); err != nil {
+		return "", false, err
+	}
+	own := strings.Join(owns, "")
 	switch {
-	case len(clusterSets) > 1:
-		return "", false, fmt.Errorf("the contexts are of several clustersets (%s): name those of one", strings.Join(clusterSets, ", "))
-	case len(owns) > 1:
-		return "", false, fmt.Errorf("several clusters have the ID %s, with different keys (%s): name the context of one, and give the others another ID", o.clusterID, own)
-	case others == 0:
-		return "", false, fmt.Errorf("cluster %s trusts itself: name the contexts of the other clusters of the clusterset too", o.clusterID)
 	case o.key != "" && own != "" && o.key != own:
 		return "", false, fmt.Errorf("cluster %s signs its records with key %s, and not with --key", o.clusterID, own)
 	case o.key != "" || own != "":
@@ -170,6 +162,25 @@ func chooseKey(facts []keyFacts, o trustOptions) (key string, isVerified bool, e
 		return "", false, fmt.Errorf("any member of the clusterset may have written key %s: with --yes, name the key with --key, or the context of cluster %s too", refused[0], o.clusterID)
 	}
 	return refused[0], false, nil
+}
+
+// checkContexts returns an error if the contexts cannot agree about a key of the cluster. owns are the keys
+// of the contexts that have its ID, and others is the number of the other contexts.
+func checkContexts(facts []keyFacts, owns []string, others int, clusterID string) error {
+	var clusterSets []string
+	for _, f := range facts {
+		clusterSets = append(clusterSets, f.clusterSetID)
+	}
+	clusterSets = distinct(clusterSets)
+	switch {
+	case len(clusterSets) > 1:
+		return fmt.Errorf("the contexts are of several clustersets (%s): name those of one", strings.Join(clusterSets, ", "))
+	case len(owns) > 1:
+		return fmt.Errorf("several clusters have the ID %s, with different keys (%s): name the context of one, and give the others another ID", clusterID, strings.Join(owns, ", "))
+	case others == 0:
+		return fmt.Errorf("cluster %s trusts itself: name the contexts of the other clusters of the clusterset too", clusterID)
+	}
+	return nil
 }
 
 // trustKey requests that the controller trusts the key, and waits until its status shows that it does.

@@ -153,19 +153,24 @@ func (r *Controller) recordFailure(key mcs.Key, out *outcome) failure {
 		r.failing.Delete(key)
 		return failure{}
 	}
-	now := failure{since: before.since, message: failurePrefix + out.message(), messageAt: r.now(), reported: before.reported}
-	if before.reported && r.now().Sub(before.messageAt) < messagePause {
-		now.message, now.messageAt = before.message, before.messageAt
-	}
-	if now.since.IsZero() {
-		now.since = r.now()
-	}
-	now.reported = now.reported || out.isRefused() || r.now().Sub(now.since) >= failureGrace
+	now := before.next(failurePrefix+out.message(), out.isRefused(), r.now())
 	r.failing.Store(key, now)
 	if now.reported && (!before.reported || before.message != now.message) {
 		r.events.Publish(kube.ImportFailed(key, now.message))
 	}
 	return now
+}
+
+// next returns the failure after another attempt, which failed with a message.
+func (f failure) next(message string, isRefused bool, now time.Time) failure {
+	if !f.reported || now.Sub(f.messageAt) >= messagePause {
+		f.message, f.messageAt = message, now
+	}
+	if f.since.IsZero() {
+		f.since = now
+	}
+	f.reported = f.reported || isRefused || now.Sub(f.since) >= failureGrace
+	return f
 }
 
 // messagePause is the shortest time between two messages about one import. Those of a webhook may contain
