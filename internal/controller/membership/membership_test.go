@@ -873,9 +873,12 @@ func TestMembership_DoesNotRestoreWhenAnotherClusterJoined(t *testing.T) {
 		original.UID = "uid-of-another-cluster"
 		c.set(noValues, nil)
 		c.start()
+		c.settle()
+		c.stop() // the backup has both values, and no controller reads one of them alone
 		if err := errors.Join(c.m.identities.Add(t.Context(), original), c.m.identities.setJoined(t.Context(), original, longAgo)); err != nil {
 			t.Fatal(err)
 		}
+		c.start()
 		began := time.Now()
 		c.set(ofCLS1, nil)
 		c.settle()
