@@ -103,7 +103,8 @@ func TestStart_RunsController(t *testing.T) {
 		default:
 		}
 	}
-	// The controller sets the loggers of libraries that kube uses as well, before it serves metrics.
+	// The controller sets the loggers of libraries that kube uses as well, before it serves
+	// metrics.
 	eventually(t, func() string {
 		running()
 		if body(t.Context(), "http://"+metrics+"/metrics") == "" {

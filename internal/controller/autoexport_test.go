@@ -100,8 +100,8 @@ func TestAutoExport(t *testing.T) {
 	}
 }
 
-// A policy that refuses one automatic ServiceExport, or its deletion, is reported on the object, and
-// other Services are exported and withdrawn. It costs 3 s.
+// A policy that refuses one automatic ServiceExport, or its deletion, is reported on the object,
+// and other Services are exported and withdrawn. It costs 3 s.
 func TestAutoExport_RefusedWriteAffectsOnlyItself(t *testing.T) {
 	hub := memory.NewHub()
 	a, _ := twoClusters(t)

@@ -194,7 +194,8 @@ func TestMembership_ExportsWhilePreviousIdentityLeaves(t *testing.T) {
 	id := &aboutv1beta1.ClusterProperty{ObjectMeta: metav1.ObjectMeta{Name: aboutv1beta1.ClusterIDProperty}}
 	change(t, a, id, func(p *aboutv1beta1.ClusterProperty) { p.Spec.Value = "cls9" })
 	<-late.leaving
-	// An address is in use once, as that of the first of two exports of one age. A new pod is exported under the new identity only.
+	// An address is in use once, as that of the first of two exports of one age. A new pod is
+	// exported under the new identity only.
 	b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}, "cls9": nil})
 	change(t, a, slice, func(s *discoveryv1.EndpointSlice) { s.Endpoints = controllertest.Endpoints(1, 2) })
 	b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}, "cls9": {"10.1.0.2"}})

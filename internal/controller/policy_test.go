@@ -222,7 +222,8 @@ func TestImport_RefusesAddressesOfThisCluster(t *testing.T) {
 	}
 }
 
-// An address and port belong to the oldest export that has them, in its own cluster and in others, as long as it has them. Both sides report it.
+// An address and port belong to the oldest export that has them, in its own cluster and in others,
+// as long as it has them. Both sides report it.
 func TestImport_AddressBelongsToOldestExport(t *testing.T) {
 	s := setUp(t, "shared")
 	slice := s.a.export(t, s.key, 1, 2)

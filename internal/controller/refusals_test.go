@@ -167,7 +167,8 @@ func TestImports_RefusedWriteAffectsOnlyItself(t *testing.T) {
 	}
 }
 
-// TestExports_RefusedStatusAffectsOnlyItself: a policy that refuses the conditions of a ServiceExport keeps nothing from being exported, changed and withdrawn.
+// TestExports_RefusedStatusAffectsOnlyItself: a policy that refuses the conditions of a
+// ServiceExport keeps nothing from being exported, changed and withdrawn.
 func TestExports_RefusedStatusAffectsOnlyItself(t *testing.T) {
 	s := setUp(t, "unwritable")
 	end := s.a.installPolicyIn(t, s.key.Namespace, "request.resource.resource == 'configmaps' || request.resource.resource == 'serviceexports' && has(request.subResource)")
@@ -184,8 +185,9 @@ func TestExports_RefusedStatusAffectsOnlyItself(t *testing.T) {
 	s.a.condition(t, s.key, "Ready=True Exported", "")
 }
 
-// TestConfigMaps_RefusedAffectNothingElse: a policy that refuses the ConfigMap of the controller keeps
-// the cluster neither from joining nor from exporting, importing and withdrawing. It costs 3 s.
+// TestConfigMaps_RefusedAffectNothingElse: a policy that refuses the ConfigMap of the controller
+// keeps the cluster neither from joining nor from exporting, importing and withdrawing. It costs 3
+// s.
 func TestConfigMaps_RefusedAffectNothingElse(t *testing.T) {
 	hub := memory.NewHub()
 	a, b := twoClusters(t)

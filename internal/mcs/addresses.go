@@ -11,7 +11,8 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// SharedAddresses are endpoints of a cluster that are left out, because an older export has their address and one of their ports.
+// SharedAddresses are endpoints of a cluster that are left out, because an older export has their
+// address and one of their ports.
 type SharedAddresses struct {
 	Cluster, Owner string
 	// Endpoints is their number, and Examples are the addresses of at most leftOutNames of them.
@@ -19,13 +20,15 @@ type SharedAddresses struct {
 	Examples  []string
 }
 
-// OwnAddresses returns the exports of one service in their order, with the endpoints that each cluster owns, and those that are left
-// out, sorted. exports is not changed.
+// OwnAddresses returns the exports of one service in their order, with the endpoints that each
+// cluster owns, and those that are left out, sorted. exports is not changed.
 //
-// Within a service an address and port belong to the oldest export that has them, as long as it has them, whatever their state is.
-// kube-proxy knows one endpoint of a Service for each address and port, and takes any of several: one that is not ready in another
-// cluster's export would hide the ready one. An endpoint of which another cluster owns one port is left out with all its ports: its
-// address is that of another cluster's pod. Endpoints without ports, which headless services have, are compared with each other.
+// Within a service an address and port belong to the oldest export that has them, as long as it has
+// them, whatever their state is. kube-proxy knows one endpoint of a Service for each address and
+// port, and takes any of several: one that is not ready in another cluster's export would hide the
+// ready one. An endpoint of which another cluster owns one port is left out with all its ports: its
+// address is that of another cluster's pod. Endpoints without ports, which headless services have,
+// are compared with each other.
 func OwnAddresses(exports []Export) ([]Export, []SharedAddresses) {
 	if len(exports) < 2 {
 		return exports, nil
@@ -48,8 +51,9 @@ func OwnAddresses(exports []Export) ([]Export, []SharedAddresses) {
 	return out, shared
 }
 
-// LeaveOut returns exports without the endpoints of chosen, their chosen parts, that OwnAddresses has left
-// out of owned. The three lists have the same clusters in the same order. exports is not changed.
+// LeaveOut returns exports without the endpoints of chosen, their chosen parts, that OwnAddresses
+// has left out of owned. The three lists have the same clusters in the same order. exports is not
+// changed.
 func LeaveOut(exports, chosen, owned []Export) []Export {
 	out := slices.Clone(exports)
 	for i := range out {
@@ -133,12 +137,14 @@ type claims struct {
 	// clusters are those of the groups of endpoints of all exports, whose ports are in overlaps.
 	clusters []string
 	overlaps *overlaps[portKey]
-	// list has a claim for each endpoint, and latest the number of the last claim to each address, from 1.
+	// list has a claim for each endpoint, and latest the number of the last claim to each address,
+	// from 1.
 	list   []claim
 	latest map[netip.Addr]int
 }
 
-// claim is the claim of a group to an address. before is the number of the previous claim to the address, 0 if there is none.
+// claim is the claim of a group to an address. before is the number of the previous claim to the
+// address, 0 if there is none.
 type claim struct{ group, before int }
 
 // add adds the endpoints of e that no other cluster claims, and returns them and the others.
@@ -153,7 +159,8 @@ func (c *claims) add(e Export) (kept []Backends, lost []SharedAddresses) {
 				lost = addShared(lost, SharedAddresses{Cluster: e.Cluster, Owner: owner, Endpoints: 1, Examples: []string{address.String()}})
 				return true
 			}
-			// Host names of a headless service may share an address: one claim of the group is enough.
+			// Host names of a headless service may share an address: one claim of the group is
+			// enough.
 			if last := c.latest[address]; last == 0 || c.list[last-1].group != group {
 				c.list = append(c.list, claim{group, last})
 				c.latest[address] = len(c.list)
@@ -192,7 +199,8 @@ func (o *overlaps[K]) add(ports map[K]bool) int {
 	return len(o.ports) - 1
 }
 
-// of reports whether two groups have a common port. It compares each pair once: many addresses may be in both.
+// of reports whether two groups have a common port. It compares each pair once: many addresses may
+// be in both.
 func (o *overlaps[K]) of(a, b int) bool {
 	pair := [2]int{a, b}
 	overlap, known := o.known[pair]
@@ -205,7 +213,8 @@ func (o *overlaps[K]) of(a, b int) bool {
 	return overlap
 }
 
-// portNames returns the ports of b as kube-proxy knows them, which has the endpoints of each port name and protocol.
+// portNames returns the ports of b as kube-proxy knows them, which has the endpoints of each port
+// name and protocol.
 func (b Backends) portNames() map[BackendPort]bool {
 	out := make(map[BackendPort]bool, len(b.Ports))
 	for _, p := range b.Ports {
@@ -249,11 +258,12 @@ func (s SharedAddresses) String() string {
 		endpoints, s.Cluster, s.Owner, strings.Join(s.Examples, ", "))
 }
 
-// ReasonAddressConflict is a reason of the ServiceExport condition Conflict beside those of mcs-api: exports have common addresses and ports.
+// ReasonAddressConflict is a reason of the ServiceExport condition Conflict beside those of
+// mcs-api: exports have common addresses and ports.
 const ReasonAddressConflict mcsv1beta1.ServiceExportConditionReason = "AddressConflict"
 
-// AddressConflict returns the conflict about shared, nil if it is empty. Its message has no addresses and numbers, so that it stays the same while
-// pods come and go.
+// AddressConflict returns the conflict about shared, nil if it is empty. Its message has no
+// addresses and numbers, so that it stays the same while pods come and go.
 func AddressConflict(shared []SharedAddresses) *Conflict {
 	if len(shared) == 0 {
 		return nil

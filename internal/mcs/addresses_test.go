@@ -14,7 +14,8 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// aged returns e as old as n seconds after the others of the test; a negative n is no creation time.
+// aged returns e as old as n seconds after the others of the test; a negative n is no creation
+// time.
 func aged(n int, e Export) Export {
 	e.Created = start.Add(time.Duration(n) * time.Second)
 	if n < 0 {
@@ -133,8 +134,9 @@ func addressesOf(exports []Export) (out []string) {
 	return out
 }
 
-// TestOwnAddressesOnce: the result does not depend on the order of the exports, no address and port of it belongs to two clusters, the oldest export
-// keeps everything, and the others lose only what an older one has.
+// TestOwnAddressesOnce: the result does not depend on the order of the exports, no address and port
+// of it belongs to two clusters, the oldest export keeps everything, and the others lose only what
+// an older one has.
 func TestOwnAddressesOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		exports := anyExports(t, 1)
@@ -207,7 +209,8 @@ func endpointsOf(shared []SharedAddresses) (n int) {
 	return n
 }
 
-// TestBackendsHaveOneState: no address and port of a merged service with a clusterset IP has two states, whatever the exports are.
+// TestBackendsHaveOneState: no address and port of a merged service with a clusterset IP has two
+// states, whatever the exports are.
 func TestBackendsHaveOneState(t *testing.T) {
 	type proxied struct {
 		netip.Addr

@@ -144,8 +144,10 @@ func groupBackends(kind mcsv1beta1.ServiceImportType, in []Backends, implied map
 	return out
 }
 
-// uniteStates makes an address and port that several groups have ready in all of them if it is ready in one: an endpoint keeps its ports, and has the best
-// state of those that have its address and one of its ports. An address may have other ports with another state: pods in the network of their node.
+// uniteStates makes an address and port that several groups have ready in all of them if it is
+// ready in one: an endpoint keeps its ports, and has the best state of those that have its address
+// and one of its ports. An address may have other ports with another state: pods in the network of
+// their node.
 func uniteStates(groups []Backends) {
 	repeated := repeatedAddresses(groups)
 	if len(repeated) == 0 {

@@ -93,7 +93,8 @@ func oldestFirst(exports []Export) []Export {
 	return slices.SortedFunc(slices.Values(exports), comparePrecedence)
 }
 
-// comparePrecedence sorts the oldest export first. An export without a creation time comes after all that have one.
+// comparePrecedence sorts the oldest export first. An export without a creation time comes after
+// all that have one.
 func comparePrecedence(a, b Export) int {
 	return cmp.Or(
 		compareTrueFirst(!a.Created.IsZero(), !b.Created.IsZero()),

@@ -68,8 +68,9 @@ func unusedPortName(p Port, union []mergedPort) string {
 	})
 }
 
-// PortName returns the first name that is not taken for a port that needs one: "tcp-80", "tcp-80-2" and
-// so on. It is far below the 63 characters that the API accepts, however many names others take.
+// PortName returns the first name that is not taken for a port that needs one: "tcp-80", "tcp-80-2"
+// and so on. It is far below the 63 characters that the API accepts, however many names others
+// take.
 func PortName(protocol corev1.Protocol, number int32, isTaken func(name string) bool) string {
 	base := fmt.Sprintf("%s-%d", strings.ToLower(string(protocol)), number)
 	name := base

@@ -541,8 +541,8 @@ func TestMergedBackends(t *testing.T) {
 	}
 }
 
-// However many names the ports of a member take, the name of another cluster's unnamed port is one that
-// the API accepts.
+// However many names the ports of a member take, the name of another cluster's unnamed port is one
+// that the API accepts.
 func TestMergePorts_TakenNames(t *testing.T) {
 	victim := Export{Cluster: "cls1", Created: time.Unix(1, 0), Ports: []Port{{Protocol: corev1.ProtocolTCP, Port: 80}}}
 	member := Export{Cluster: "cls2", Created: time.Unix(2, 0)}

@@ -16,7 +16,8 @@ const (
 	ReachNone Reach = iota
 	// ReachAny means that some cluster has one.
 	ReachAny
-	// ReachOwnNode means that internalTrafficPolicy is Local, and the cluster has endpoints of its own.
+	// ReachOwnNode means that internalTrafficPolicy is Local, and the cluster has endpoints of its
+	// own.
 	ReachOwnNode
 	// ReachNoNode means that it has none, so that its clients reach nothing.
 	ReachNoNode

@@ -28,8 +28,9 @@ func ForgetKey(clusterSetID, clusterID string) string {
 	return IdentityKey(clusterSetID, clusterID) + ForgetSuffix
 }
 
-// TrustKey is the key by which a user makes this cluster trust a public key of another cluster. The controller deletes it when that is done. The first word of
-// its value is the public key, the rest is for users.
+// TrustKey is the key by which a user makes this cluster trust a public key of another cluster. The
+// controller deletes it when that is done. The first word of its value is the public key, the rest
+// is for users.
 func TrustKey(clusterSetID, clusterID string) string {
 	return IdentityKey(clusterSetID, clusterID) + TrustSuffix
 }

@@ -311,8 +311,8 @@ func exportedPorts(in PortInput) map[string]map[string][]portID {
 	return out
 }
 
-// nameBetween returns a name that no port has or wants for a port whose wanted name belongs to another
-// one.
+// nameBetween returns a name that no port has or wants for a port whose wanted name belongs to
+// another one.
 func (s *portState) nameBetween(w wantedPort) string {
 	return mcs.PortName(w.id.protocol, w.id.number, func(name string) bool { return s.isWanted(name) || !s.isFree(name, w) })
 }

@@ -196,7 +196,8 @@ func (p *Precedence) findLate(claimed []mcs.Export) {
 	}
 }
 
-// Merge returns the merge of the exports, with the conflicts about their addresses and their precedence.
+// Merge returns the merge of the exports, with the conflicts about their addresses and their
+// precedence.
 func (p Precedence) Merge() mcs.Merged {
 	m := mcs.Merge(p.Exports)
 	_, shared := mcs.OwnAddresses(p.Exports)

@@ -279,7 +279,8 @@ func TestDecidePrecedence(t *testing.T) {
 	}
 }
 
-// An export that appears late has its addresses last, whatever it claims, and all exports have the conflict.
+// An export that appears late has its addresses last, whatever it claims, and all exports have the
+// conflict.
 func TestPrecedence_Addresses(t *testing.T) {
 	late := webExport("cls2", "10.10.0.1", "10.20.0.1")
 	late.Created = start.Add(-year)

@@ -45,8 +45,9 @@ type SliceInput struct {
 	MaxEndpoints int
 }
 
-// SliceChanges are the writes that bring the imported slices in sync, each list sorted by name. Steps
-// returns them in the order of safety. Updates have the resource version of the existing slice.
+// SliceChanges are the writes that bring the imported slices in sync, each list sorted by name.
+// Steps returns them in the order of safety. Updates have the resource version of the existing
+// slice.
 type SliceChanges struct {
 	Create, Update, Delete []*discoveryv1.EndpointSlice
 }

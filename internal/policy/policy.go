@@ -129,7 +129,8 @@ const (
 	ReasonNetwork Reason = "AddressNotAllowed"
 	// ReasonLocal: endpoints have addresses of this cluster that are no pods of another one.
 	ReasonLocal Reason = "AddressOfThisCluster"
-	// ReasonOther: endpoints have an address and port that belong to another cluster, whose export of the service is older.
+	// ReasonOther: endpoints have an address and port that belong to another cluster, whose export
+	// of the service is older.
 	ReasonOther Reason = "AddressOfAnotherCluster"
 	// ReasonPrecedence: the export claims to be older than those that the import was established with.
 	ReasonPrecedence Reason = "PrecedenceNotAllowed"

@@ -168,7 +168,8 @@ type Member struct {
 	Version string
 	// Key is the public key that its records are signed with, as --trusted-keys has it; "" if the registry has no signatures.
 	Key string
-	// RefusedKey is the key that a record under the cluster's ID is signed with, and that is not Key; "" without one. An administrator may trust it.
+	// RefusedKey is the key that a record under the cluster's ID is signed with, and that is not
+	// Key; "" without one. An administrator may trust it.
 	RefusedKey string
 	// LastSeen is the time at which its heartbeat was last seen to advance, by this cluster's own clock.
 	LastSeen time.Time

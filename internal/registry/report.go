@@ -37,8 +37,9 @@ func ReportOf(r Registry) Report {
 
 // Truster is a Registry that keeps the keys of the other clusters.
 type Truster interface {
-	// Trust makes a public key, as Member.Key has it, that of another cluster, in place of the one that was accepted until now. Imports of the cluster change with
-	// its next record that is signed with the key, and with no other one.
+	// Trust makes a public key, as Member.Key has it, that of another cluster, in place of the one
+	// that was accepted until now. Imports of the cluster change with its next record that is
+	// signed with the key, and with no other one.
 	Trust(clusterID, key string) error
 }
 

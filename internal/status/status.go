@@ -135,7 +135,8 @@ type Member struct {
 	Version   string `json:"version"`
 	// Key is the public key that its records are signed with, as --trusted-keys has it.
 	Key string `json:"key,omitempty"`
-	// RefusedKey is the key of a record under its ID that was refused because of it, "" if there is none.
+	// RefusedKey is the key of a record under its ID that was refused because of it, "" if there is
+	// none.
 	RefusedKey string `json:"refusedKey,omitempty"`
 	// HeartbeatAge is the time since its heartbeat was last seen to advance, in seconds.
 	HeartbeatAge float64 `json:"heartbeatAgeSeconds"`

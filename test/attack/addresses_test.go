@@ -20,8 +20,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// TestAttack_ShadowedAddresses: kube-proxy knows one endpoint of a Service for each address and port, so that the address of another cluster's pod in two
-// slices is in service only as often as that one comes last.
+// TestAttack_ShadowedAddresses: kube-proxy knows one endpoint of a Service for each address and
+// port, so that the address of another cluster's pod in two slices is in service only as often as
+// that one comes last.
 func TestAttack_ShadowedAddresses(t *testing.T) {
 	t.Run("kube", shadowInKubernetes)
 	t.Run("cloud", func(t *testing.T) {
@@ -47,7 +48,8 @@ func TestAttack_ShadowedAddresses(t *testing.T) {
 	})
 }
 
-// shadowOf returns the export of the intruder: the endpoints of web as not ready in ten groups of ports, and one of its own.
+// shadowOf returns the export of the intruder: the endpoints of web as not ready in ten groups of
+// ports, and one of its own.
 func shadowOf(web mcs.Export) mcs.Export {
 	shadow := web
 	shadow.Cluster, shadow.Created = intruder, web.Created.Add(time.Second)
@@ -69,8 +71,8 @@ func shadowOf(web mcs.Export) mcs.Export {
 	return shadow.Canonical()
 }
 
-// checkShadow checks that a cluster with view, which has all exports, uses the endpoints of web as they are and the intruder's own one, and reports both
-// clusters.
+// checkShadow checks that a cluster with view, which has all exports, uses the endpoints of web as
+// they are and the intruder's own one, and reports both clusters.
 func checkShadow(t *testing.T, web mcs.Export, view registry.View) {
 	t.Helper()
 	p := plan.DecidePrecedence(plan.PrecedenceInput{Exports: view.Exports, Order: view.Order, Now: time.Now()})
@@ -112,7 +114,8 @@ func shadowInKubernetes(t *testing.T) {
 	// A new pod of the victim, whose address the intruder had listed.
 	publish("10.1.0.2", "10.1.0.3")
 	k.owned(k.key, victim, "10.1.0.2", "10.1.0.3")
-	// In the cluster that exports the service itself the same holds, and its user learns of both clusters.
+	// In the cluster that exports the service itself the same holds, and its user learns of both
+	// clusters.
 	own := mcs.Key{Namespace: k.key.Namespace, Name: "own"}
 	k.export(own, nil, "10.2.0.1")
 	hostile.publish(own, shadowing, "10.2.0.1")
@@ -130,7 +133,8 @@ func shadowInKubernetes(t *testing.T) {
 	})
 }
 
-// owned waits until the slices of a cluster have exactly these addresses, ready, and those of the intruder its own one but none of these.
+// owned waits until the slices of a cluster have exactly these addresses, ready, and those of the
+// intruder its own one but none of these.
 func (k *kubernetes) owned(key mcs.Key, cluster string, want ...string) {
 	k.t.Helper()
 	k.eventually("endpoints of "+key.String(), func() error {

@@ -13,8 +13,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// silencer keeps the record of the victim overwritten with one that the intruder has signed, and the victim's catalog tagged as the intruder's: the victim is live,
-// and none of its heartbeats arrives.
+// silencer keeps the record of the victim overwritten with one that the intruder has signed, and
+// the victim's catalog tagged as the intruder's: the victim is live, and none of its heartbeats
+// arrives.
 type silencer struct {
 	*cloud
 	client  *api.Client
@@ -33,7 +34,8 @@ func (c *cloud) silence() *silencer {
 	return s
 }
 
-// overwrite writes the record ten times a second until a condition is met, or for the whole period if it is nil. check is called each time.
+// overwrite writes the record ten times a second until a condition is met, or for the whole period
+// if it is nil. check is called each time.
 func (s *silencer) overwrite(period time.Duration, what string, met func() bool, check func(since time.Duration)) {
 	s.t.Helper()
 	for began := time.Now(); met == nil || !met(); time.Sleep(100 * time.Millisecond) {
@@ -66,8 +68,9 @@ func (s *silencer) release() {
 	}
 }
 
-// silenced silences the victim until it is stale, and has the intruder do further while the import must stay as the victim exported it. Then an administrator seals
-// the catalog, and the victim's changes are imported although its record is still overwritten.
+// silenced silences the victim until it is stale, and has the intruder do further while the import
+// must stay as the victim exported it. Then an administrator seals the catalog, and the victim's
+// changes are imported although its record is still overwritten.
 func silenced(t *testing.T, further func(*silencer)) {
 	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
 		exporter, reader, web := c.start()
@@ -123,8 +126,9 @@ func TestAttack_SilencedAndLeft(t *testing.T) {
 	})
 }
 
-// TestCompromisedKey runs docs/security/compromised-key.md: a thief has the victim's key and writes exports with it. It shows how long each step takes until the importer
-// follows the victim again, and that the stolen key counts for nothing from then on, even if the thief still writes.
+// TestCompromisedKey runs docs/security/compromised-key.md: a thief has the victim's key and writes
+// exports with it. It shows how long each step takes until the importer follows the victim again,
+// and that the stolen key counts for nothing from then on, even if the thief still writes.
 func TestCompromisedKey(t *testing.T) {
 	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
 		exporter, reader, web := c.start()
@@ -136,7 +140,8 @@ func TestCompromisedKey(t *testing.T) {
 		c.writeExports(c.attacker(), victim, stolen, forgedExport())
 		until(t, time.Minute, "the thief's export is imported", reader.sees(forgedExport()))
 
-		// Step 1: the thief has no rights any more, and the catalog its tags. Step 2: the victim has a key that the stolen one has not signed.
+		// Step 1: the thief has no rights any more, and the catalog its tags. Step 2: the victim
+		// has a key that the stolen one has not signed.
 		if err := c.tagAs(admin, c.catalog(victim).ARN, api.Tags(identityOf(victim), api.PartCatalog)...); err != nil {
 			t.Fatal(err)
 		}

@@ -71,9 +71,9 @@ type siege struct {
 }
 
 // combination runs moves against one victim for some time, and checks the measure of every attack:
-// only what the victim has signed is imported, its import stays, a problem is visible at the importer
-// or at the victim, and when the moves end and the administrator restores the tags, a change of the
-// victim arrives, and so does the end of its export.
+// only what the victim has signed is imported, its import stays, a problem is visible at the
+// importer or at the victim, and when the moves end and the administrator restores the tags, a
+// change of the victim arrives, and so does the end of its export.
 func combination(t *testing.T, during time.Duration, chosen ...move) {
 	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
 		s := newSiege(c)
@@ -156,7 +156,8 @@ func (s *siege) overwrite(edit func(*format.Member)) {
 	s.put(s.membersService, s.later(edit).Instance(s.signer(intruder)))
 }
 
-// forge writes a page, the copy of the record and the record, or those of a farewell, as the intruder.
+// forge writes a page, the copy of the record and the record, or those of a farewell, as the
+// intruder.
 func (s *siege) forge(farewell bool) {
 	r := s.later(func(*format.Member) {})
 	r.Pages, r.Farewell = format.Digests{}, farewell

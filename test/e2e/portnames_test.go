@@ -125,8 +125,8 @@ func hasPorts(t *testing.T, ns, ports string, in ...cluster) {
 	}
 }
 
-// connectToPort connects to a port of web's clusterset IP from the first node of each cluster, once it
-// can, until the test ends. For comparison it connects as often to that of Service still.
+// connectToPort connects to a port of web's clusterset IP from the first node of each cluster, once
+// it can, until the test ends. For comparison it connects as often to that of Service still.
 func connectToPort(t *testing.T, ns, port string, in ...cluster) []*traffic {
 	t.Helper()
 	var out []*traffic
@@ -156,9 +156,10 @@ func connectable(t *testing.T, c cluster, node nodeNetwork, ns, name, port strin
 	return address
 }
 
-// judgeConnections stops the connections to a port in each cluster, and reports those that failed. Names
-// that do not fit let connections be refused: kube-proxy rejects them, or the pod does, on a port
-// where it does not listen. A busy machine lets single ones time out, also those to Service still.
+// judgeConnections stops the connections to a port in each cluster, and reports those that failed.
+// Names that do not fit let connections be refused: kube-proxy rejects them, or the pod does, on a
+// port where it does not listen. A busy machine lets single ones time out, also those to Service
+// still.
 func judgeConnections(t *testing.T, port string, all []*traffic) {
 	t.Helper()
 	for i, tr := range all {

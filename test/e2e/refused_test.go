@@ -54,8 +54,8 @@ func TestRefusedWrites(t *testing.T) {
 	})
 }
 
-// refusesSlices: the importer has room for no more EndpointSlices. Endpoints that ended leave, and new
-// ones arrive in the slices that exist.
+// refusesSlices: the importer has room for no more EndpointSlices. Endpoints that ended leave, and
+// new ones arrive in the slices that exist.
 func refusesSlices(t *testing.T, cls1, cls2 cluster) {
 	ns := namespace(t, cls1, cls2)
 	exportByHand(t, cls2, ns, "web", "10.12.9.1")
@@ -77,8 +77,8 @@ func refusesSlices(t *testing.T, cls1, cls2 cluster) {
 	eventually(t, started, func() error { return importedAre(t.Context(), cls2, ns, "web", "cls1", "10.11.9.1") })
 }
 
-// refusesServices: a policy that derived Services do not satisfy, and that is younger than they are,
-// does not keep an import from ending.
+// refusesServices: a policy that derived Services do not satisfy, and that is younger than they
+// are, does not keep an import from ending.
 func refusesServices(t *testing.T, cls1, cls2 cluster) {
 	ns := namespace(t, cls1, cls2)
 	first := exportByHand(t, cls1, ns, "web", "10.11.9.1")
@@ -142,7 +142,8 @@ func importedAre(ctx context.Context, c cluster, ns, name, source string, want .
 	return err
 }
 
-// hasEvent returns an error unless there is an event about the object of a name with a text in its note.
+// hasEvent returns an error unless there is an event about the object of a name with a text in its
+// note.
 func hasEvent(ctx context.Context, c cluster, ns, name, reason, text string) error {
 	var list eventsv1.EventList
 	if err := c.List(ctx, &list, client.InNamespace(ns)); err != nil {

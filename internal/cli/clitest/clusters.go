@@ -185,7 +185,8 @@ func (c Clusters) Start(t *testing.T) map[string]*session.Cluster {
 	return connections
 }
 
-// handleRequests makes the controller forget the clusters, and trust the keys, that users name in its ConfigMap.
+// handleRequests makes the controller forget the clusters, and trust the keys, that users name in
+// its ConfigMap.
 func (c *Cluster) handleRequests() interceptor.Funcs {
 	return interceptor.Funcs{
 		Delete: func(ctx context.Context, w client.WithWatch, obj client.Object, opts ...client.DeleteOption) error {
@@ -211,8 +212,8 @@ func (c *Cluster) handleRequests() interceptor.Funcs {
 	}
 }
 
-// completeRequests removes the clusters that obj requests to forget and sets the keys that it requests to trust, if it is the ConfigMap with requests, and deletes the
-// requests.
+// completeRequests removes the clusters that obj requests to forget and sets the keys that it
+// requests to trust, if it is the ConfigMap with requests, and deletes the requests.
 func (c *Cluster) completeRequests(ctx context.Context, w client.WithWatch, obj client.Object) error {
 	config, ok := obj.(*corev1.ConfigMap)
 	if !ok || config.Name != names.IdentityConfigMap || c.IgnoresRequests {

@@ -100,7 +100,8 @@ func runTrust(ctx context.Context, s *session.Session, clusters []*session.Clust
 	return session.JoinErrors(clusters, errs)
 }
 
-// readKeyFacts returns what the controller of a context knows about the key of the cluster with the ID.
+// readKeyFacts returns what the controller of a context knows about the key of the cluster with the
+// ID.
 func readKeyFacts(ctx context.Context, s *session.Session, k *session.Cluster, clusterID string) (keyFacts, error) {
 	st, err := session.QueryController[status.Status](ctx, s, k, status.PathStatus)
 	switch {
@@ -118,8 +119,8 @@ func readKeyFacts(ctx context.Context, s *session.Session, k *session.Cluster, c
 	return facts, nil
 }
 
-// shownKeys returns the keys of the cluster itself, none without its context, the keys that the others
-// have refused, and the number of the others.
+// shownKeys returns the keys of the cluster itself, none without its context, the keys that the
+// others have refused, and the number of the others.
 func shownKeys(facts []keyFacts) (own, refused []string, others int) {
 	for _, f := range facts {
 		if f.isOwn {
@@ -142,7 +143,8 @@ func distinct(values []string) (unique []string) {
 	return unique
 }
 
-// chooseKey returns the key to trust. isVerified is set if the user or the cluster itself has named it, not only the registry.
+// chooseKey returns the key to trust. isVerified is set if the user or the cluster itself has named
+// it, not only the registry.
 func chooseKey(facts []keyFacts, o trustOptions) (key string, isVerified bool, err error) {
 	owns, refused, others := shownKeys(facts)
 	if err := checkContexts(facts, owns, others, o.clusterID); err != nil {
@@ -164,8 +166,8 @@ func chooseKey(facts []keyFacts, o trustOptions) (key string, isVerified bool, e
 	return refused[0], false, nil
 }
 
-// checkContexts returns an error if the contexts cannot agree about a key of the cluster. owns are the keys
-// of the contexts that have its ID, and others is the number of the other contexts.
+// checkContexts returns an error if the contexts cannot agree about a key of the cluster. owns are
+// the keys of the contexts that have its ID, and others is the number of the other contexts.
 func checkContexts(facts []keyFacts, owns []string, others int, clusterID string) error {
 	var clusterSets []string
 	for _, f := range facts {
@@ -183,7 +185,8 @@ func checkContexts(facts []keyFacts, owns []string, others int, clusterID string
 	return nil
 }
 
-// trustKey requests that the controller trusts the key, and waits until its status shows that it does.
+// trustKey requests that the controller trusts the key, and waits until its status shows that it
+// does.
 func trustKey(ctx context.Context, s *session.Session, k *session.Cluster, clusterSetID, key string, o trustOptions) error {
 	request := names.TrustKey(clusterSetID, o.clusterID)
 	if err := writeRequests(ctx, s, k, map[string]any{request: key + " " + requestedAt(k, "trust")}); err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
-// sealScript is the script of registry seal, for the IDs of a clusterset and of its clusters. The controllers write into the services by these names and tags
-// (docs/iam.md).
+// sealScript is the script of registry seal, for the IDs of a clusterset and of its clusters. The
+// controllers write into the services by these names and tags (docs/iam.md).
 const sealScript = `# Seals the catalogs of clusterset %[1]s: only the cluster in the tag catalog-of can write into one. It creates the resources that are missing.
 # Run it in sh with the rights of an administrator of the AWS account, in the Region of the registry. It may run again at any time.
 set -eu # with JSON, the CLI applies the query to all pages at once

@@ -180,7 +180,8 @@ func (r *Controller) updateStatus(ctx context.Context, exp *mcsv1beta1.ServiceEx
 	return r.recordConditions(ctx, exp, facts.valid, before.Status.Conditions, changes)
 }
 
-// reportUnwritten records an event if the API server refuses the conditions of exp, which then do not show the state of the export.
+// reportUnwritten records an event if the API server refuses the conditions of exp, which then do
+// not show the state of the export.
 func (r *Controller) reportUnwritten(exp *mcsv1beta1.ServiceExport, err error) {
 	if !kube.IsRefused(err) {
 		return

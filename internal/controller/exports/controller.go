@@ -101,7 +101,8 @@ func New(cfg Config) *Controller {
 	return r
 }
 
-// Reconcile implements reconcile.Reconciler. The writes to the API server, which a policy may refuse, do not keep it from publishing or withdrawing.
+// Reconcile implements reconcile.Reconciler. The writes to the API server, which a policy may
+// refuse, do not keep it from publishing or withdrawing.
 func (r *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	key, state := kube.KeyOf(req.NamespacedName), r.membership.State()
 	if state.IsPending() {

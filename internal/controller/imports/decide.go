@@ -204,9 +204,10 @@ type importDecision struct {
 	// stale are the exporting clusters that are stale; staleness is the condition about them, nil if it stays as it is.
 	stale     []string
 	staleness *metav1.Condition
-	// endpoints are the exports that slices are made of, without the withdrawn endpoints of stale clusters. The slices of the
-	// clusters in untouched stay as they are, but for the endpoints in reduced, which are then those of some of these clusters without the addresses
-	// that belong to another one.
+	// endpoints are the exports that slices are made of, without the withdrawn endpoints of stale
+	// clusters. The slices of the clusters in untouched stay as they are, but for the endpoints in
+	// reduced, which are then those of some of these clusters without the addresses that belong to
+	// another one.
 	endpoints []mcs.Export
 	untouched []string
 	reduced   []mcs.Export
@@ -215,13 +216,14 @@ type importDecision struct {
 	selection metav1.Condition
 	// drained is the condition about drained clusters.
 	drained metav1.Condition
-	// created has the creation times by which the exports take precedence, and times is their text for plan.SetExportTimes.
+	// created has the creation times by which the exports take precedence, and times is their text
+	// for plan.SetExportTimes.
 	created map[string]time.Time
 	times   string
 	// notImported are the keys of exported labels and annotations that this cluster does not import, nil if the list in the ServiceImport stays.
 	notImported []string
-	// refusals are the parts of the exports that this cluster refuses, shared those of which the addresses belong to another cluster, and refused is the
-	// condition about both.
+	// refusals are the parts of the exports that this cluster refuses, shared those of which the
+	// addresses belong to another cluster, and refused is the condition about both.
 	refusals []policy.Refusal
 	shared   []mcs.SharedAddresses
 	refused  metav1.Condition
@@ -260,7 +262,8 @@ func decideImport(f importFacts) importDecision {
 	return d
 }
 
-// allRefusals returns the refusals, with those of endpoints whose addresses belong to another cluster.
+// allRefusals returns the refusals, with those of endpoints whose addresses belong to another
+// cluster.
 func (d importDecision) allRefusals() []policy.Refusal {
 	return slices.Concat(d.refusals, policy.OfShared(d.shared))
 }
@@ -270,7 +273,8 @@ func (d importDecision) reach(f importFacts, supported []corev1.IPFamily) mcs.Re
 	return d.merged.Reach(slices.Concat(d.wanted(), plan.ExportsOf(d.merged, f.slices, d.unchanged())), f.cluster, supported)
 }
 
-// wanted returns the exports that slices are made of, and unchanged the clusters whose slices stay exactly as they are.
+// wanted returns the exports that slices are made of, and unchanged the clusters whose slices stay
+// exactly as they are.
 func (d importDecision) wanted() []mcs.Export { return slices.Concat(d.endpoints, d.reduced) }
 
 func (d importDecision) unchanged() []string {
@@ -406,9 +410,10 @@ func (d importDecision) withRefused(f importFacts, refused []string, current []*
 	return d
 }
 
-// choose leaves in d.endpoints the endpoints that are used and that their clusters own, and sets d.reduced and the conditions about that. The endpoints
-// of others, the exports whose slices stay as they are, are candidates, too. Those of stale clusters do not replace endpoints of other clusters. The
-// slices of the clusters in fixed cannot be written.
+// choose leaves in d.endpoints the endpoints that are used and that their clusters own, and sets
+// d.reduced and the conditions about that. The endpoints of others, the exports whose slices stay
+// as they are, are candidates, too. Those of stale clusters do not replace endpoints of other
+// clusters. The slices of the clusters in fixed cannot be written.
 func (d *importDecision) choose(f importFacts, others []mcs.Export, fixed []string) {
 	n := len(d.endpoints)
 	choice, owned := d.chooseOwned(mcs.Candidates{
@@ -429,13 +434,15 @@ func (d *importDecision) choose(f importFacts, others []mcs.Export, fixed []stri
 	d.unreachability = mcs.ImportUnreachable(choice, d.unreachable, f.unreachableRule())
 }
 
-// maxOwnRounds is the number of choices of chooseOwned. The second one makes up for the endpoints that were left out. It may use others that are left
-// out in turn, as in a chain of clusters that export each other's addresses; the third one is the last.
+// maxOwnRounds is the number of choices of chooseOwned. The second one makes up for the endpoints
+// that were left out. It may use others that are left out in turn, as in a chain of clusters that
+// export each other's addresses; the third one is the last.
 const maxOwnRounds = 3
 
-// chooseOwned returns the choice of the first n exports of c, and these and the others without the endpoints that other clusters own, which it leaves
-// in d.shared. Only endpoints that are used claim their addresses: those of a cluster that is stale, and replaced, do not. An endpoint that is left out
-// serves nothing, so it must not keep others from serving.
+// chooseOwned returns the choice of the first n exports of c, and these and the others without the
+// endpoints that other clusters own, which it leaves in d.shared. Only endpoints that are used
+// claim their addresses: those of a cluster that is stale, and replaced, do not. An endpoint that
+// is left out serves nothing, so it must not keep others from serving.
 func (d *importDecision) chooseOwned(c mcs.Candidates, n int) (choice mcs.Choice, owned []mcs.Export) {
 	d.shared = nil
 	for range maxOwnRounds {

@@ -692,8 +692,8 @@ func TestDecideImport_Drains(t *testing.T) {
 	}
 }
 
-// An address and port that two exports have is in use once, as the endpoint of the older one that is used. The slices of an unknown cluster lose it, too;
-// those that cannot be written do not.
+// An address and port that two exports have is in use once, as the endpoint of the older one that
+// is used. The slices of an unknown cluster lose it, too; those that cannot be written do not.
 func TestDecideImport_Addresses(t *testing.T) {
 	export := func(cluster string, created int64, addresses ...string) mcs.Export {
 		e := exportOf(cluster, 80)
@@ -721,7 +721,8 @@ func TestDecideImport_Addresses(t *testing.T) {
 	for name, tt := range map[string]struct {
 		facts importFacts
 		fixed []string
-		// want are the endpoints in use by cluster, with those of reduced slices, and unchanged the clusters whose slices stay exactly as they are.
+		// want are the endpoints in use by cluster, with those of reduced slices, and unchanged the
+		// clusters whose slices stay exactly as they are.
 		want, unchanged, refused string
 	}{
 		"a younger export has it as not ready": {

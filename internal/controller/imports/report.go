@@ -173,8 +173,9 @@ func (f failure) next(message string, isRefused bool, now time.Time) failure {
 	return f
 }
 
-// messagePause is the shortest time between two messages about one import. Those of a webhook may contain
-// a request ID: each would change the status, whose watch would start the next attempt at once.
+// messagePause is the shortest time between two messages about one import. Those of a webhook may
+// contain a request ID: each would change the status, whose watch would start the next attempt at
+// once.
 const messagePause = 5 * time.Second
 
 // failurePrefix begins the messages of failures.
@@ -192,8 +193,9 @@ func (r *Controller) readyWhileFailing(key mcs.Key, imp *mcsv1beta1.ServiceImpor
 	return *before, true
 }
 
-// reportFailure reports the errors of an import, if they last or the API server refuses a write, with condition Ready of our ServiceImport. The
-// condition becomes True again when the import has been written. If the import has ended, no cluster is listed any more.
+// reportFailure reports the errors of an import, if they last or the API server refuses a write,
+// with condition Ready of our ServiceImport. The condition becomes True again when the import has
+// been written. If the import has ended, no cluster is listed any more.
 func (r *Controller) reportFailure(ctx context.Context, f importFacts, ended bool, out *outcome) {
 	now := r.recordFailure(f.key, out)
 	if !now.reported || out.err() == nil {
@@ -207,7 +209,8 @@ func (r *Controller) reportFailure(ctx context.Context, f importFacts, ended boo
 	}
 }
 
-// updateNotReady sets condition Ready of our ServiceImport, if there is one, to False, and removes the clusters if the import has ended.
+// updateNotReady sets condition Ready of our ServiceImport, if there is one, to False, and removes
+// the clusters if the import has ended.
 func (r *Controller) updateNotReady(ctx context.Context, key mcs.Key, message string, ended bool) error {
 	var imp mcsv1beta1.ServiceImport
 	found, err := kube.Find(ctx, r.client, kube.NameOf(key), &imp)

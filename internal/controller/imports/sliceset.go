@@ -31,8 +31,9 @@ type sliceSet struct {
 	failed bool
 }
 
-// newSliceSet returns the existing slices of an import with these exports of all clusters but the unknown ones. What the slices of an unknown cluster
-// have, it still exports: no record says that it has ended.
+// newSliceSet returns the existing slices of an import with these exports of all clusters but the
+// unknown ones. What the slices of an unknown cluster have, it still exports: no record says that
+// it has ended.
 func (r *Controller) newSliceSet(f importFacts, exports []mcs.Export, unknown []string, out *outcome) *sliceSet {
 	exported := plan.ExportedAddresses(exports)
 	for _, cluster := range unknown {

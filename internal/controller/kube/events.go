@@ -16,7 +16,8 @@ const (
 	reasonPartlyExported = "PartlyExported"
 	// reasonStatusRefused: the conditions of an export cannot be written.
 	reasonStatusRefused = "StatusRefused"
-	// reasonAutoExportRefused: the ServiceExport of --auto-export-selector cannot be created or deleted.
+	// reasonAutoExportRefused: the ServiceExport of --auto-export-selector cannot be created or
+	// deleted.
 	reasonAutoExportRefused = "AutoExportRefused"
 	// reasonInstancesOmitted: endpoints are exported, but not all of them as Cloud Map instances.
 	reasonInstancesOmitted = "InstancesOmitted"
@@ -46,7 +47,8 @@ const (
 	reasonIdentityKept = "IdentityKept"
 	// reasonKeyChanged: another cluster signs its records with another key.
 	reasonKeyChanged = "KeyChanged"
-	// reasonRecordRefused: records are refused, because the cluster under whose ID they are has not signed them.
+	// reasonRecordRefused: records are refused, because the cluster under whose ID they are has not
+	// signed them.
 	reasonRecordRefused = "RecordRefused"
 )
 
@@ -67,8 +69,8 @@ func StatusRefused(exp client.Object, message string) Event {
 	return Event{exp, corev1.EventTypeWarning, reasonStatusRefused, message}
 }
 
-// AutoExportRefused warns about a ServiceExport of --auto-export-selector that the API server refuses
-// to create or delete. obj is the Service, or the ServiceExport if there is no Service.
+// AutoExportRefused warns about a ServiceExport of --auto-export-selector that the API server
+// refuses to create or delete. obj is the Service, or the ServiceExport if there is no Service.
 func AutoExportRefused(obj client.Object, message string) Event {
 	return Event{obj, corev1.EventTypeWarning, reasonAutoExportRefused, message}
 }

@@ -14,11 +14,13 @@ import (
 )
 
 const (
-	// refusalRepeat is the time after which an event reports again that records of a cluster are refused, and refusalPause the shortest time between two of these
-	// events: other members may invent clusters, and overwrite the record of one again and again.
+	// refusalRepeat is the time after which an event reports again that records of a cluster are
+	// refused, and refusalPause the shortest time between two of these events: other members may
+	// invent clusters, and overwrite the record of one again and again.
 	refusalRepeat = time.Hour
 	refusalPause  = time.Minute
-	// maxGone is the number of clusters that are no members any more and whose keys are kept for the next event, as many as a keyring has pins.
+	// maxGone is the number of clusters that are no members any more and whose keys are kept for
+	// the next event, as many as a keyring has pins.
 	maxGone = 1000
 	// refusalsNamed is the number of clusters whose problems an event has.
 	refusalsNamed = 3
@@ -26,16 +28,18 @@ const (
 
 // keyWatch decides which events report the keys of the other clusters.
 type keyWatch struct {
-	// keys are the keys of the clusters, by ID, as last read, also of those that have left or were forgotten since.
+	// keys are the keys of the clusters, by ID, as last read, also of those that have left or were
+	// forgotten since.
 	keys map[string]string
-	// reported is when an event has last reported that records of a cluster are refused, by ID, and latest the time of the latest of these events.
+	// reported is when an event has last reported that records of a cluster are refused, by ID, and
+	// latest the time of the latest of these events.
 	reported map[string]time.Time
 	latest   time.Time
 }
 
-// observe returns a message for each cluster that has another key than before, and one for the clusters
-// whose records are refused, "" for none. members includes this cluster, whose ID is own: other members
-// can write records under it.
+// observe returns a message for each cluster that has another key than before, and one for the
+// clusters whose records are refused, "" for none. members includes this cluster, whose ID is own:
+// other members can write records under it.
 func (w *keyWatch) observe(now time.Time, own string, members []registry.Member) (changes []string, refusal string) {
 	return w.observeKeys(own, members), w.observeRefused(now, members)
 }

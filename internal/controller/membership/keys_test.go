@@ -10,7 +10,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// TestKeyWatch: each change of a key is reported once, and a refusal once an hour, whatever other members write meanwhile.
+// TestKeyWatch: each change of a key is reported once, and a refusal once an hour, whatever other
+// members write meanwhile.
 func TestKeyWatch(t *testing.T) {
 	var w keyWatch
 	began := time.Now()
@@ -42,7 +43,8 @@ func TestKeyWatch(t *testing.T) {
 	}
 }
 
-// TestKeyWatchIsBounded: a member that invents clusters without end causes one event a minute, and the memory of an hour.
+// TestKeyWatchIsBounded: a member that invents clusters without end causes one event a minute, and
+// the memory of an hour.
 func TestKeyWatchIsBounded(t *testing.T) {
 	var w keyWatch
 	events := 0

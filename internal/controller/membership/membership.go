@@ -591,8 +591,8 @@ func (m *Membership) handleRequests(ctx context.Context, stored storedIdentities
 	})
 }
 
-// handleEach handles and deletes the requests with a suffix that are about another cluster of the clusterset, and deletes the other ones. handle gets the value of the
-// request.
+// handleEach handles and deletes the requests with a suffix that are about another cluster of the
+// clusterset, and deletes the other ones. handle gets the value of the request.
 func (m *Membership) handleEach(ctx context.Context, stored storedIdentities, suffix string, handle func(clusterID, value string, log logr.Logger)) {
 	own := m.State().Session.Identity
 	for _, request := range stored.listWithSuffix(suffix) {

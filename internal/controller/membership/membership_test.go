@@ -930,7 +930,8 @@ func (r trustRecorder) Trust(clusterID, key string) error {
 	return nil
 }
 
-// Requests to trust a key reach the registry once, by way of its wrappers, and are deleted, also those that cannot be fulfilled.
+// Requests to trust a key reach the registry once, by way of its wrappers, and are deleted, also
+// those that cannot be fulfilled.
 func TestMembership_TrustsKeysOnRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCluster(t)

@@ -221,7 +221,8 @@ func (r *reader) readTagsIfDue(ctx context.Context, place controlPlace, id strin
 	}
 }
 
-// catalogFinder finds the catalogs of other clusters, which readers otherwise know by name only. It is safe for concurrent use.
+// catalogFinder finds the catalogs of other clusters, which readers otherwise know by name only. It
+// is safe for concurrent use.
 type catalogFinder struct {
 	*components
 	mu       sync.Mutex
@@ -229,7 +230,8 @@ type catalogFinder struct {
 	listedAt time.Time
 }
 
-// find returns a catalog. It lists the services at most as often as the tags of one catalog are read: a catalog that was created again has another ARN.
+// find returns a catalog. It lists the services at most as often as the tags of one catalog are
+// read: a catalog that was created again has another ARN.
 func (f *catalogFinder) find(ctx context.Context, namespace api.Namespace, name string) (api.Service, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -138,7 +138,8 @@ func TestTwinsStartAtOnce(t *testing.T) {
 	within(t, patience, "the winner's export is seen", sees(t, watcher, webExport("cls1", 1-lost, 1)))
 	within(t, patience, "the loser's is not", func() bool { return len(look(t, watcher, webKey(lost)).Exports) == 0 })
 
-	// The winner stops without leaving: when it is stale the other takes over. It signs no existing record, and its own records count, because the catalog proves its key.
+	// The winner stops without leaving: when it is stale the other takes over. It signs no existing
+	// record, and its own records count, because the catalog proves its key.
 	catalog, _ := c.service(t, "mcs.set1", format.CatalogName("cls1"))
 	sealCatalog(t, c.sdk("admin"), catalog, "cls1")
 	stops[winner](nil)

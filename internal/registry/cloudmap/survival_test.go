@@ -604,8 +604,9 @@ func TestSurvival_ReturningOwner(t *testing.T) {
 	})
 }
 
-// TestSurvival_SecondClusterUnsealed: a second cluster takes the ID of one that has died, in a catalog that any member can write. The other clusters keep the exports of the first
-// one until an administrator says that the second one's key counts.
+// TestSurvival_SecondClusterUnsealed: a second cluster takes the ID of one that has died, in a
+// catalog that any member can write. The other clusters keep the exports of the first one until an
+// administrator says that the second one's key counts.
 func TestSurvival_SecondClusterUnsealed(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})

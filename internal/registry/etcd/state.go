@@ -137,7 +137,8 @@ type memberState struct {
 	// refused is true if the record in etcd is not the cluster's, or an earlier one; problem is the reason why it is not used, or "".
 	refused bool
 	problem string
-	// refusedKey is the key that has signed the record if it is not the cluster's, and could be; zero otherwise.
+	// refusedKey is the key that has signed the record if it is not the cluster's, and could be;
+	// zero otherwise.
 	refusedKey trust.Key
 }
 

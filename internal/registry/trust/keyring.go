@@ -31,8 +31,9 @@ type Pin struct {
 	// Left is set after a farewell of the cluster, Forgotten after an administrator requested to forget it. Any key may follow a
 	// farewell; a forgotten cluster returns with a record later than Last.
 	Left, Forgotten bool
-	// Unsealed are the names of the registries, sorted, in which the cluster's catalog has shown another key while any member of the clusterset could have written it:
-	// sealing the catalog later proves nothing.
+	// Unsealed are the names of the registries, sorted, in which the cluster's catalog has shown
+	// another key while any member of the clusterset could have written it: sealing the catalog
+	// later proves nothing.
 	Unsealed []string
 	// Since is when this cluster saw the other one for the first time, zero if that was before it was recorded.
 	Since time.Time
@@ -107,7 +108,8 @@ type Store interface {
 // Config configures a Keyring.
 type Config struct {
 	ClusterSetID string
-	// StaleAfter is the time without a record of a key after which the registry may prove another one (Presented.Proven).
+	// StaleAfter is the time without a record of a key after which the registry may prove another
+	// one (Presented.Proven).
 	StaleAfter time.Duration
 	// Listed are the keys that the administrator listed, by cluster ID: such a cluster never has another key. If ListedOnly is set, the
 	// other clusters have none.
@@ -115,7 +117,8 @@ type Config struct {
 	ListedOnly bool
 	// Store keeps the pins; nil is none.
 	Store Store
-	// Changed is called for each change of the key of another cluster; nil is none. It must not block, nor call the Keyring.
+	// Changed is called for each change of the key of another cluster; nil is none. It must not
+	// block, nor call the Keyring.
 	Changed func(Change)
 	Logger  logr.Logger
 	// MaxPins is the number of pins from which on a new one replaces another one, 0 the default.
@@ -173,7 +176,8 @@ type Change struct {
 	Reason              Reason
 }
 
-// reason returns the reason why records with a key are accepted instead of those with the pinned one.
+// reason returns the reason why records with a key are accepted instead of those with the pinned
+// one.
 func (e *entry) reason(key Key) Reason {
 	switch {
 	case e.Forgotten:
@@ -230,10 +234,13 @@ type Presented struct {
 	Key                 Key
 	// Succession is the signature of Key with the previous key, or "".
 	Succession string
-	// Proven reports whether the registry proves that the owner of Key has the place of the cluster: only it can have written Key there, and no heartbeat of the cluster
-	// was shown for StaleAfter, so that a second cluster with this ID takes nothing over. Unproven is the reason why not, "" if the heartbeats are the only one.
+	// Proven reports whether the registry proves that the owner of Key has the place of the
+	// cluster: only it can have written Key there, and no heartbeat of the cluster was shown for
+	// StaleAfter, so that a second cluster with this ID takes nothing over. Unproven is the reason
+	// why not, "" if the heartbeats are the only one.
 	//
-	// etcd proves it by the user of the cluster's prefix, Cloud Map by the tag catalog-of of the cluster's catalog, which only an administrator can set.
+	// etcd proves it by the user of the cluster's prefix, Cloud Map by the tag catalog-of of the
+	// cluster's catalog, which only an administrator can set.
 	Proven   bool
 	Unproven string
 }
@@ -257,8 +264,9 @@ func (k *Keyring) Check(p Presented) (Verdict, error) {
 	return k.checkPin(p)
 }
 
-// checkPin is Check for a cluster whose key is not listed. A key changes when its owner says so, by signing the next one or a farewell, or when an administrator does,
-// by Forget or Trust; and by itself only where the registry proves the next one. The caller holds k.mu.
+// checkPin is Check for a cluster whose key is not listed. A key changes when its owner says so, by
+// signing the next one or a farewell, or when an administrator does, by Forget or Trust; and by
+// itself only where the registry proves the next one. The caller holds k.mu.
 func (k *Keyring) checkPin(p Presented) (Verdict, error) {
 	pin, ok := k.pins[p.ClusterID]
 	switch {
@@ -276,8 +284,8 @@ func (k *Keyring) checkPin(p Presented) (Verdict, error) {
 		"uses the same cluster ID, or the cluster was built anew or has lost its key; %s", p.Key, pin.Key, k.remedy(pin, p))
 }
 
-// mayBeProven reports whether a registry can prove another key than the pinned one. A registry that has never shown the pinned key cannot show that the cluster was built
-// anew.
+// mayBeProven reports whether a registry can prove another key than the pinned one. A registry that
+// has never shown the pinned key cannot show that the cluster was built anew.
 func (k *Keyring) mayBeProven(pin *entry, registry string) bool {
 	return !slices.Contains(pin.Unsealed, registry) && pin.Last[registry] != Time{} && time.Since(pin.heard) >= k.cfg.StaleAfter
 }
@@ -399,9 +407,10 @@ func (k *Keyring) Forget(clusterID string) {
 	k.pins[clusterID] = &entry{Pin: Pin{Forgotten: true, Since: now()}}
 }
 
-// Trust makes a key that of a cluster, in place of the pinned one: an administrator says so. What was imported stays until records with the key are read. A cluster
-// that has left or was forgotten with this key has not any more: no other key follows it. It returns an error if another
-// key is listed for the cluster, or it is not listed and only listed clusters are trusted.
+// Trust makes a key that of a cluster, in place of the pinned one: an administrator says so. What
+// was imported stays until records with the key are read. A cluster that has left or was forgotten
+// with this key has not any more: no other key follows it. It returns an error if another key is
+// listed for the cluster, or it is not listed and only listed clusters are trusted.
 func (k *Keyring) Trust(clusterID string, key Key) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -427,7 +436,8 @@ func (k *Keyring) Trust(clusterID string, key Key) error {
 	return nil
 }
 
-// ObserveUnsealed records that the catalog of a cluster in a registry shows a refused key while any member of the clusterset can have written it.
+// ObserveUnsealed records that the catalog of a cluster in a registry shows a refused key while any
+// member of the clusterset can have written it.
 func (k *Keyring) ObserveUnsealed(registry, clusterID string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

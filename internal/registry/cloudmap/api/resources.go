@@ -24,7 +24,8 @@ const (
 	tagPart         = "part"
 )
 
-// TagCatalogOf is the tag of a catalog that an administrator has sealed: only the cluster in it may write into the catalog, whatever its other tags are.
+// TagCatalogOf is the tag of a catalog that an administrator has sealed: only the cluster in it may
+// write into the catalog, whatever its other tags are.
 const TagCatalogOf = "catalog-of"
 
 // Parts of the registry, which the IAM policies in deploy/iam refer to.
@@ -346,7 +347,8 @@ func (c *Client) IsCreatedBy(ctx context.Context, arn string, identity mcs.Ident
 	return have[tagManagedBy] == plan.ManagedBy && have[tagClusterSetID] == identity.ClusterSetID && have[tagClusterID] == identity.ClusterID, err
 }
 
-// CatalogOwner returns the ID of the only cluster that may write into a catalog, by its tag catalog-of, "" without one. The policies allow no cluster to set the tag.
+// CatalogOwner returns the ID of the only cluster that may write into a catalog, by its tag
+// catalog-of, "" without one. The policies allow no cluster to set the tag.
 func (c *Client) CatalogOwner(ctx context.Context, catalog Service) (string, error) {
 	have, err := c.readTags(ctx, catalog.ARN)
 	return have[TagCatalogOf], err

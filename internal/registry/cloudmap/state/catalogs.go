@@ -25,7 +25,8 @@ const (
 	// failures with a backoff of up to maxRetry.
 	eagerRetries = 3
 	maxRetry     = 30 * time.Second
-	// CopyReads is the number of reads of a catalog's record, or tags, within the time until a cluster is stale.
+	// CopyReads is the number of reads of a catalog's record, or tags, within the time until a
+	// cluster is stale.
 	CopyReads = 4
 	// maxCopyBackoff is the longest pause between two reads of a catalog that does not exist, as a multiple of the pause for one that does.
 	maxCopyBackoff = 16
@@ -72,7 +73,8 @@ type catalogs struct {
 	unknowns       *unknowns
 	// isMember is set while this cluster is the member under its ID.
 	isMember bool
-	// replaced is the key of another record under this cluster's ID that this process has replaced, zero without one, and replacedAt the time.
+	// replaced is the key of another record under this cluster's ID that this process has replaced,
+	// zero without one, and replacedAt the time.
 	replaced   trust.Key
 	replacedAt time.Time
 	// newProcess is set if another cluster has a new process since the members were read last.
@@ -116,7 +118,8 @@ type catalog struct {
 	// prove: its key is not known yet, or it is a farewell and the first record that this process reads.
 	problem  string
 	unproven *format.Member
-	// refusedKey is the key of the record in service members if it was refused because of its key; seal has that of the copy.
+	// refusedKey is the key of the record in service members if it was refused because of its key;
+	// seal has that of the copy.
 	refusedKey trust.Key
 	seal       seal
 	// copyAt is the time from which the copy of the record may be read again, copyFailures the number of reads in a row that showed none.
@@ -424,9 +427,10 @@ func (c *catalogs) member(now time.Time, instance api.Instance, changed engine.K
 	return beats
 }
 
-// parseShown parses the record of a cluster, and reports whether it differs from the previous one. The
-// first record of a cluster that has none, and one of another process, makes its catalog due at once:
-// seek, or an old record without a catalog, may have lengthened the pause before the cluster joined.
+// parseShown parses the record of a cluster, and reports whether it differs from the previous one.
+// The first record of a cluster that has none, and one of another process, makes its catalog due at
+// once: seek, or an old record without a catalog, may have lengthened the pause before the cluster
+// joined.
 func (c *catalogs) parseShown(now time.Time, cluster *catalog, instance api.Instance) (differs bool) {
 	isNew, before := cluster.shown == nil, cluster.parsed
 	differs = c.parse(cluster, instance)
@@ -1028,7 +1032,8 @@ func (c *catalogs) keyOf(cluster *catalog) string {
 	return cluster.record.Key.String()
 }
 
-// refused returns the key that was refused: that in the catalog, where fewer can write than into service members, or that of the record there; "" if there is none.
+// refused returns the key that was refused: that in the catalog, where fewer can write than into
+// service members, or that of the record there; "" if there is none.
 func (c *catalog) refused() string {
 	key := c.seal.refused
 	if key == (trust.Key{}) {
@@ -1049,7 +1054,8 @@ func (c *catalogs) contactProblems(cluster *catalog) []string {
 	return []string{fmt.Sprintf("it gets no peer notifications from here: its address %s is not in --peer-notification-networks of this cluster", address)}
 }
 
-// successionProblems returns why other clusters may refuse the records of this one, one line or none: it has another key than the record that it has replaced.
+// successionProblems returns why other clusters may refuse the records of this one, one line or
+// none: it has another key than the record that it has replaced.
 func (c *catalogs) successionProblems(cluster *catalog) []string {
 	since := time.Since(c.replacedAt)
 	if !cluster.isOwn || c.replaced == (trust.Key{}) || since >= refusalLifetime {

@@ -713,7 +713,8 @@ func TestKeyNotInCatalog(t *testing.T) {
 	}
 }
 
-// tags makes cls1 read the tags of the catalog of cls2 if they are due: catalog-of=owner, or an error. It reports whether they were.
+// tags makes cls1 read the tags of the catalog of cls2 if they are due: catalog-of=owner, or an
+// error. It reports whether they were.
 func (s *story) tags(owner string, err error) bool {
 	isDue := s.catalogs.areTagsDue(s.now, "cls2")
 	if isDue {
@@ -734,7 +735,8 @@ func (s *story) rebuilt() {
 	s.record.Key = signerOf("uid-9").Key()
 }
 
-// TestRebuiltCluster: a cluster with another key under the same ID takes its place after the previous key has been silent for long enough, if its catalog is sealed.
+// TestRebuiltCluster: a cluster with another key under the same ID takes its place after the
+// previous key has been silent for long enough, if its catalog is sealed.
 func TestRebuiltCluster(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -758,8 +760,10 @@ func TestRebuiltCluster(t *testing.T) {
 	})
 }
 
-// TestRebuiltClusterUnproven: the catalog of a cluster with another key proves nothing while any member may have written the key, or once may have. The imports stay, the
-// problem names the remedy, the tags are read once in a quarter of --stale-after, and the key counts when an administrator says so.
+// TestRebuiltClusterUnproven: the catalog of a cluster with another key proves nothing while any
+// member may have written the key, or once may have. The imports stay, the problem names the
+// remedy, the tags are read once in a quarter of --stale-after, and the key counts when an
+// administrator says so.
 func TestRebuiltClusterUnproven(t *testing.T) {
 	warmUp(t)
 	tests := map[string]struct {
@@ -821,8 +825,8 @@ func TestRebuiltClusterUnproven(t *testing.T) {
 	}
 }
 
-// TestTrustedKeyReplacesLiveOne: an administrator names another key while the cluster's present one is in use, as by a thief. Records with the previous key change nothing
-// from then on.
+// TestTrustedKeyReplacesLiveOne: an administrator names another key while the cluster's present one
+// is in use, as by a thief. Records with the previous key change nothing from then on.
 func TestTrustedKeyReplacesLiveOne(t *testing.T) {
 	s := newStory(t)
 	s.publish(100, thePage, web(1))

@@ -9,13 +9,16 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// seal is what the tags of another cluster's catalog prove of a key in it that was refused. With the tag catalog-of only the cluster in it can have written the key.
+// seal is what the tags of another cluster's catalog prove of a key in it that was refused. With
+// the tag catalog-of only the cluster in it can have written the key.
 type seal struct {
 	// refused is the key that the catalog shows, and that is not the cluster's; zero without one.
 	refused trust.Key
-	// dueAt is the time from which the tags may be read again: at most CopyReads times within the time until a cluster is stale.
+	// dueAt is the time from which the tags may be read again: at most CopyReads times within the
+	// time until a cluster is stale.
 	dueAt time.Time
-	// readAt is the time of the last read, zero if there was none; owner is the tag catalog-of, "" without one, and err the reason why the read failed.
+	// readAt is the time of the last read, zero if there was none; owner is the tag catalog-of, ""
+	// without one, and err the reason why the read failed.
 	readAt time.Time
 	owner  string
 	err    error
@@ -26,7 +29,8 @@ func (s *seal) isOf(id string, now time.Time, within time.Duration) bool {
 	return !s.readAt.IsZero() && s.err == nil && s.owner == id && now.Sub(s.readAt) < within
 }
 
-// unproven returns the reason why the catalog does not prove its key, "" if it does once the previous key is silent.
+// unproven returns the reason why the catalog does not prove its key, "" if it does once the
+// previous key is silent.
 func (s *seal) unproven(id string) string {
 	switch {
 	case s.readAt.IsZero():
@@ -55,8 +59,8 @@ func (c *catalogs) areTagsDue(now time.Time, id string) bool {
 	return cluster != nil && cluster.seal.refused != trust.Key{} && !now.Before(cluster.seal.dueAt)
 }
 
-// tagsRead observes a read of the tags of a cluster's catalog. The next read of the catalog counts by it: what was read before may have been written before the tag was
-// set.
+// tagsRead observes a read of the tags of a cluster's catalog. The next read of the catalog counts
+// by it: what was read before may have been written before the tag was set.
 func (c *catalogs) tagsRead(now time.Time, id, owner string, err error) {
 	cluster := c.clusters[id]
 	if cluster == nil {
@@ -76,7 +80,8 @@ func (s *Reads) AreTagsDue(now time.Time, id string) bool {
 	return s.catalogs.areTagsDue(now, id)
 }
 
-// ObserveTags records a read of the tags of a cluster's catalog: the value of catalog-of, "" without one, or an error.
+// ObserveTags records a read of the tags of a cluster's catalog: the value of catalog-of, ""
+// without one, or an error.
 func (s *Reads) ObserveTags(now time.Time, id, owner string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
