@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
@@ -75,14 +74,10 @@ func runForget(ctx context.Context, s *session.Session, clusters []*session.Clus
 
 // planForget prints which imports end in a cluster, and returns its clusterset. It returns an error if the cluster must not be forgotten.
 func planForget(ctx context.Context, s *session.Session, k *session.Cluster, o forgetOptions) (string, error) {
-	st, err := session.QueryController[status.Status](ctx, s, k, status.PathStatus)
+	st, err := readMember(ctx, s, k, "forgetting cluster "+o.clusterID)
 	switch {
 	case err != nil:
 		return "", err
-	case !st.Leader:
-		return "", fmt.Errorf("forgetting cluster %s: %s", o.clusterID, status.NoLeader)
-	case st.Identity == nil:
-		return "", fmt.Errorf("forgetting cluster %s: %s", o.clusterID, st.Problem)
 	case st.Identity.ClusterID == o.clusterID:
 		return "", errors.New("the cluster cannot forget itself: to leave the clusterset, run kubectl mcs leave")
 	}
@@ -136,21 +131,9 @@ func abbreviate(list []string) string {
 
 // forget requests that the controller forgets the cluster, and waits until it has.
 func forget(ctx context.Context, s *session.Session, k *session.Cluster, clusterSetID string, o forgetOptions) error {
-	key := names.ForgetKey(clusterSetID, o.clusterID)
-	if err := writeRequests(ctx, s, k, map[string]any{key: requestedAt(k, "forget")}); err != nil {
-		return err
+	handled, err := sendRequest(ctx, s, k, names.ForgetKey(clusterSetID, o.clusterID), requestedAt(k, "forget"), "forgets cluster "+o.clusterID, o.wait)
+	if handled {
+		s.Printf("%s: cluster %s is forgotten", k.Context, o.clusterID)
 	}
-	if o.wait <= 0 {
-		s.Printf("%s: requested that the controller forgets cluster %s", k.Context, o.clusterID)
-		return nil
-	}
-	err := awaitRequest(ctx, s, k, key, o.wait)
-	if err != nil && wait.Interrupted(err) {
-		return fmt.Errorf("waiting until the controller has forgotten cluster %s: it has not within %s; it will as soon as it is a member", o.clusterID, o.wait)
-	}
-	if err != nil {
-		return err
-	}
-	s.Printf("%s: cluster %s is forgotten", k.Context, o.clusterID)
-	return nil
+	return err
 }

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
@@ -17,6 +18,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/configmap"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
 // readRequests returns the content of the ConfigMap in which the controller keeps the cluster's identities and reads the requests of users.
@@ -40,6 +42,38 @@ func writeRequests(ctx context.Context, s *session.Session, k *session.Cluster, 
 		return nil
 	}
 	return err
+}
+
+// readMember returns the status of the controller of a context. It returns an error, which begins with
+// the purpose, unless the controller is the leader and the cluster a member.
+func readMember(ctx context.Context, s *session.Session, k *session.Cluster, purpose string) (status.Status, error) {
+	st, err := session.QueryController[status.Status](ctx, s, k, status.PathStatus)
+	switch {
+	case err != nil:
+		return st, err
+	case !st.Leader:
+		return st, fmt.Errorf("%s: %s", purpose, status.NoLeader)
+	case st.Identity == nil:
+		return st, fmt.Errorf("%s: %s", purpose, st.Problem)
+	}
+	return st, nil
+}
+
+// sendRequest sets a key of the ConfigMap, and waits until the controller has handled the request. A limit
+// of 0 does not wait: then handled is false. effect completes "the controller …" for users.
+func sendRequest(ctx context.Context, s *session.Session, k *session.Cluster, key, value, effect string, limit time.Duration) (handled bool, err error) {
+	if err := writeRequests(ctx, s, k, map[string]any{key: value}); err != nil {
+		return false, err
+	}
+	if limit <= 0 {
+		s.Printf("%s: requested that the controller %s", k.Context, effect)
+		return false, nil
+	}
+	err = awaitRequest(ctx, s, k, key, limit)
+	if err != nil && wait.Interrupted(err) {
+		return false, fmt.Errorf("waiting until the controller %s: it has not done so within %s; it will as soon as it is a member", effect, limit)
+	}
+	return err == nil, err
 }
 
 // awaitRequest waits until the controller has handled a request, and so deleted its key.

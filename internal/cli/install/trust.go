@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
@@ -103,14 +102,9 @@ func runTrust(ctx context.Context, s *session.Session, clusters []*session.Clust
 // readKeyFacts returns what the controller of a context knows about the key of the cluster with the
 // ID.
 func readKeyFacts(ctx context.Context, s *session.Session, k *session.Cluster, clusterID string) (keyFacts, error) {
-	st, err := session.QueryController[status.Status](ctx, s, k, status.PathStatus)
-	switch {
-	case err != nil:
+	st, err := readMember(ctx, s, k, "trusting a key of cluster "+clusterID)
+	if err != nil {
 		return keyFacts{}, err
-	case !st.Leader:
-		return keyFacts{}, fmt.Errorf("trusting a key of cluster %s: %s", clusterID, status.NoLeader)
-	case st.Identity == nil:
-		return keyFacts{}, fmt.Errorf("trusting a key of cluster %s: %s", clusterID, st.Problem)
 	}
 	facts := keyFacts{clusterSetID: st.Identity.ClusterSetID, isOwn: st.Identity.ClusterID == clusterID}
 	if i := slices.IndexFunc(st.Members, func(m status.Member) bool { return m.ClusterID == clusterID }); i >= 0 {
@@ -188,19 +182,8 @@ func checkContexts(facts []keyFacts, owns []string, others int, clusterID string
 // trustKey requests that the controller trusts the key, and waits until its status shows that it
 // does.
 func trustKey(ctx context.Context, s *session.Session, k *session.Cluster, clusterSetID, key string, o trustOptions) error {
-	request := names.TrustKey(clusterSetID, o.clusterID)
-	if err := writeRequests(ctx, s, k, map[string]any{request: key + " " + requestedAt(k, "trust")}); err != nil {
-		return err
-	}
-	if o.wait <= 0 {
-		s.Printf("%s: requested that the controller trusts the key", k.Context)
-		return nil
-	}
-	err := awaitRequest(ctx, s, k, request, o.wait)
-	if err != nil && wait.Interrupted(err) {
-		return fmt.Errorf("waiting until the controller trusts the key of cluster %s: it does not within %s; it will as soon as it is a member", o.clusterID, o.wait)
-	}
-	if err != nil {
+	handled, err := sendRequest(ctx, s, k, names.TrustKey(clusterSetID, o.clusterID), key+" "+requestedAt(k, "trust"), "trusts this key of cluster "+o.clusterID, o.wait)
+	if !handled {
 		return err
 	}
 	facts, err := readKeyFacts(ctx, s, k, o.clusterID)
