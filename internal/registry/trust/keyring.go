@@ -82,6 +82,7 @@ func (p Pin) merged(stored Pin) Pin {
 	if stored.heartbeat() > p.heartbeat() {
 		merged = stored.clone()
 	}
+	merged.Unsealed = slices.Compact(slices.Sorted(slices.Values(slices.Concat(p.Unsealed, stored.Unsealed))))
 	merged.Last = map[string]Time{}
 	for _, last := range []map[string]Time{p.Last, stored.Last} {
 		for registry, at := range last {

@@ -452,6 +452,7 @@ func TestPin_Merged(t *testing.T) {
 		"own has another registry":        {own, Pin{Key: key, Last: map[string]Time{"b": {Heartbeat: 3}}}, Pin{Key: key, Last: map[string]Time{"a": {Heartbeat: 2}, "b": {Heartbeat: 3}}}},
 		"own has no records, stored some": {Pin{Key: key}, own, own},
 		"stored has no records":           {own, Pin{Key: key}, own},
+		"neither was sealed":              {Pin{Key: key, Last: at(2), Unsealed: []string{"b"}}, Pin{Key: key, Last: at(3), Unsealed: []string{"a"}}, Pin{Key: key, Last: at(3), Unsealed: []string{"a", "b"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := tt.own.merged(tt.stored); !got.equal(tt.want, withTimes) || got.UID != tt.want.UID {
