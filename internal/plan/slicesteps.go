@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
@@ -34,7 +35,10 @@ type SliceSteps struct {
 	// Removals take endpoints out of use that their clusters do not export any more, and that no
 	// other cluster takes over, and change conditions. Nothing may delay them.
 	Removals []SliceWrite
-	// Additions bring endpoints and change ports and metadata.
+	// Additions bring endpoints and change ports and metadata. Those that take a ready endpoint out
+	// of use come last, and then the removals that would otherwise leave a port without a ready
+	// endpoint until the additions are written: kube-proxy may read the slices between two writes
+	// and refuses connections until it reads them again, up to one second later (minSyncPeriod).
 	Additions []SliceWrite
 	// Withdrawals take endpoints out of use that their clusters still export, or that another
 	// cluster has now: others are used instead, or another slice has them. So they come after the
@@ -91,8 +95,80 @@ func (c SliceChanges) Steps(existing []*discoveryv1.EndpointSlice, exported Expo
 	for _, s := range c.Delete {
 		steps.add(SliceWrite{Verb: VerbDelete, Slice: s, From: s}, exported, added)
 	}
+	steps.Additions = atEnd(steps.Additions, SliceWrite.takesReady)
+	if steps.removalsInterrupt(existing) {
+		steps.Additions, steps.Removals = append(steps.Additions, steps.Removals...), nil
+	}
 	return steps
 }
+
+// atEnd returns writes with those that match at the end.
+func atEnd(writes []SliceWrite, match func(SliceWrite) bool) []SliceWrite {
+	var first, last []SliceWrite
+	for _, w := range writes {
+		if match(w) {
+			last = append(last, w)
+		} else {
+			first = append(first, w)
+		}
+	}
+	return append(first, last...)
+}
+
+// removalsInterrupt reports whether a port has ready endpoints before and after the steps, but none
+// between the removals and the additions.
+func (s SliceSteps) removalsInterrupt(existing []*discoveryv1.EndpointSlice) bool {
+	if len(s.Removals) == 0 || len(s.Additions) == 0 {
+		return false
+	}
+	before, after := readyPorts(existing), readyPorts(written(existing, s.Removals, s.Additions, s.Withdrawals))
+	between := readyPorts(written(existing, s.Removals))
+	for port := range before {
+		if after[port] && !between[port] {
+			return true
+		}
+	}
+	return false
+}
+
+// written returns the slices after writes.
+func written(existing []*discoveryv1.EndpointSlice, writes ...[]SliceWrite) []*discoveryv1.EndpointSlice {
+	out := make(map[string]*discoveryv1.EndpointSlice, len(existing))
+	for _, s := range existing {
+		out[s.Name] = s
+	}
+	for _, w := range slices.Concat(writes...) {
+		if w.Verb == VerbDelete {
+			delete(out, w.Slice.Name)
+		} else {
+			out[w.Slice.Name] = w.Slice
+		}
+	}
+	return slices.Collect(maps.Values(out))
+}
+
+// familyPort is a port of the slices of one IP family.
+type familyPort struct {
+	family discoveryv1.AddressType
+	name   string
+}
+
+// readyPorts returns the ports with a ready endpoint.
+func readyPorts(list []*discoveryv1.EndpointSlice) map[familyPort]bool {
+	out := map[familyPort]bool{}
+	for _, s := range list {
+		if !slices.ContainsFunc(s.Endpoints, isReady) {
+			continue
+		}
+		for _, p := range s.Ports {
+			out[familyPort{s.AddressType, ptr.Deref(p.Name, "")}] = true
+		}
+	}
+	return out
+}
+
+// isReady reports whether kube-proxy sends connections to ep.
+func isReady(ep discoveryv1.Endpoint) bool { return ptr.Deref(ep.Conditions.Ready, true) }
 
 // addedAddresses returns the addresses that c adds to a slice.
 func addedAddresses(c SliceChanges, from map[string]*discoveryv1.EndpointSlice) map[string]bool {
@@ -145,6 +221,23 @@ func (w SliceWrite) removesAny(addresses map[string]bool) bool {
 	})
 }
 
+// takesReady reports whether w takes a ready endpoint out of use.
+func (w SliceWrite) takesReady() bool {
+	if w.From == nil {
+		return false
+	}
+	var stays map[string]bool
+	if w.Verb == VerbUpdate {
+		stays = readyAddresses(w.Slice)
+	}
+	for a := range readyAddresses(w.From) {
+		if !stays[a] {
+			return true
+		}
+	}
+	return false
+}
+
 // WithoutEnded returns the update of s, an imported slice, that only removes the endpoints that its
 // cluster does not export any more. ok reports whether there are any.
 func WithoutEnded(s *discoveryv1.EndpointSlice, exported Exported) (w SliceWrite, ok bool) {
@@ -166,6 +259,17 @@ func addressesOf(s *discoveryv1.EndpointSlice) map[string]bool {
 	out := make(map[string]bool, len(s.Endpoints))
 	for _, ep := range s.Endpoints {
 		out[addressOf(ep)] = true
+	}
+	return out
+}
+
+// readyAddresses returns the addresses of the ready endpoints of s.
+func readyAddresses(s *discoveryv1.EndpointSlice) map[string]bool {
+	out := map[string]bool{}
+	for _, ep := range s.Endpoints {
+		if isReady(ep) {
+			out[addressOf(ep)] = true
+		}
 	}
 	return out
 }

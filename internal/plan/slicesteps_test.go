@@ -61,6 +61,30 @@ func TestSteps(t *testing.T) {
 			wantAdds:     []string{"update cls2-ipv4-0"},
 			wantWithdraw: []string{"update cls1-ipv4-0"},
 		},
+		"the last ready endpoint becomes not ready, and another cluster takes its place": {
+			existing: []*discoveryv1.EndpointSlice{webSlice("cls1", 0, "10.10.0.1")},
+			create:   []*discoveryv1.EndpointSlice{webSlice("cls2", 0, "10.20.0.1")},
+			update:   []*discoveryv1.EndpointSlice{notReady(webSlice("cls1", 0, "10.10.0.1"))},
+			wantAdds: []string{"create cls2-ipv4-0", "update cls1-ipv4-0"},
+		},
+		"the last ready endpoint has ended, and another cluster takes its place": {
+			existing: []*discoveryv1.EndpointSlice{webSlice("cls1", 0, "10.10.0.9")},
+			create:   []*discoveryv1.EndpointSlice{webSlice("cls2", 0, "10.20.0.1")},
+			remove:   []*discoveryv1.EndpointSlice{webSlice("cls1", 0, "10.10.0.9")},
+			wantAdds: []string{"create cls2-ipv4-0", "delete cls1-ipv4-0"},
+		},
+		"a ready endpoint has ended, and others are ready": {
+			existing:     []*discoveryv1.EndpointSlice{webSlice("cls1", 0, "10.10.0.1", "10.10.0.9")},
+			create:       []*discoveryv1.EndpointSlice{webSlice("cls2", 0, "10.20.0.1")},
+			update:       []*discoveryv1.EndpointSlice{webSlice("cls1", 0, "10.10.0.1")},
+			wantRemovals: []string{"update cls1-ipv4-0"},
+			wantAdds:     []string{"create cls2-ipv4-0"},
+		},
+		"the last ready endpoint becomes not ready in an update that adds another, and a slice brings a ready one": {
+			existing: []*discoveryv1.EndpointSlice{webSlice("cls1", 0, "10.10.0.1"), placeholder(webSlice("cls2", 0))},
+			update:   []*discoveryv1.EndpointSlice{notReady(webSlice("cls1", 0, "10.10.0.1", "10.10.0.2")), webSlice("cls2", 0, "10.20.0.1")},
+			wantAdds: []string{"update cls2-ipv4-0", "update cls1-ipv4-0"},
+		},
 		"an endpoint that another cluster takes over": {
 			create:       []*discoveryv1.EndpointSlice{webSlice("cls1", 0, "10.10.0.1")},
 			remove:       []*discoveryv1.EndpointSlice{webSlice("cls2", 0, "10.10.0.1")},
@@ -113,8 +137,9 @@ func TestWithoutEnded(t *testing.T) {
 	}
 }
 
-// TestStepsInterruptNothing: whichever endpoints come, go and move, an endpoint that is wanted before and after is in a slice after each single write,
-// endpoints that have ended leave before others come, unless one write does both, and the result is that of Slices.
+// TestStepsInterruptNothing: whichever endpoints come, go, move and change their readiness, an endpoint that is wanted before and after is in a slice
+// after each single write, a service with a ready endpoint before and after has one after each single write, endpoints that have ended leave before
+// others come otherwise, unless one write does both, and the result is that of Slices.
 func TestStepsInterruptNothing(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -130,7 +155,11 @@ func TestStepsInterruptNothing(t *testing.T) {
 						list = append(list, addresses(i+1, i+1)...)
 					}
 				}
-				out = append(out, webExport(cluster, list...))
+				e := webExport(cluster, list...)
+				for i := range e.Backends[0].Endpoints {
+					e.Backends[0].Endpoints[i].Ready = random.IntN(10) == 0
+				}
+				out = append(out, e)
 			}
 			return out
 		}
@@ -138,11 +167,15 @@ func TestStepsInterruptNothing(t *testing.T) {
 		after := exports()
 		in := input(after, current...)
 		steps := Slices(in).Steps(current, ExportedAddresses(after))
+		isServed := len(readyPorts(current)) > 0 && len(readyPorts(apply(current, Slices(in)))) > 0
 		stays := common(endpointsIn(current), endpointsIn(apply(current, Slices(in))))
 		for _, w := range slices.Concat(steps.Removals, steps.Additions, steps.Withdrawals) {
 			current = writeSlice(current, w)
 			if got := common(stays, endpointsIn(current)); len(got) != len(stays) {
 				t.Fatalf("seed %d: after %s %s only %d of %d endpoints are left that stay", seed, w.Verb, w.Slice.Name, len(got), len(stays))
+			}
+			if isServed && len(readyPorts(current)) == 0 {
+				t.Fatalf("seed %d: after %s %s no endpoint is ready", seed, w.Verb, w.Slice.Name)
 			}
 		}
 		for _, w := range steps.Removals {
@@ -154,6 +187,13 @@ func TestStepsInterruptNothing(t *testing.T) {
 			t.Fatalf("seed %d: the steps have another result than the changes (-changes +steps):\n%s", seed, d)
 		}
 	}
+}
+
+func notReady(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+	for i := range s.Endpoints {
+		s.Endpoints[i].Conditions.Ready = new(false)
+	}
+	return s
 }
 
 func writeSlice(current []*discoveryv1.EndpointSlice, w SliceWrite) []*discoveryv1.EndpointSlice {
