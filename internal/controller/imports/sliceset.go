@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
@@ -73,9 +74,7 @@ func (r *Controller) applySlices(ctx context.Context, f importFacts, d importDec
 		set.write(ctx, steps.Removals)
 		set.write(ctx, steps.Additions)
 	}
-	if !set.failed {
-		set.write(ctx, steps.Withdrawals)
-	}
+	set.withdraw(ctx, steps.Withdrawals)
 	return d
 }
 
@@ -95,7 +94,8 @@ func (s *sliceSet) write(ctx context.Context, writes []plan.SliceWrite) {
 	for _, w := range writes {
 		cluster := plan.SourceCluster(w.Slice)
 		err := s.send(ctx, w)
-		isWritten, isRefused := s.out.add(err), kube.IsRefused(err)
+		// A slice that exists and is not one of the import is in the way until somebody deletes it.
+		isWritten, isRefused := s.out.add(err), kube.IsRefused(err) || apierrors.IsAlreadyExists(err)
 		if w.Verb != plan.VerbDelete {
 			s.arrived[cluster] = s.arrived[cluster] || isWritten
 			s.refused[cluster] = s.refused[cluster] || isRefused
@@ -104,6 +104,18 @@ func (s *sliceSet) write(ctx context.Context, writes []plan.SliceWrite) {
 		if isRefused {
 			s.removeEnded(ctx, w)
 		}
+	}
+}
+
+// withdraw writes the withdrawals. If a creation or an update may not have been made, it removes only the endpoints that have ended: what
+// shall replace the others may be missing.
+func (s *sliceSet) withdraw(ctx context.Context, writes []plan.SliceWrite) {
+	if !s.failed {
+		s.write(ctx, writes)
+		return
+	}
+	for _, w := range writes {
+		s.removeEnded(ctx, w)
 	}
 }
 
