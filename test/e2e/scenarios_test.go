@@ -50,6 +50,7 @@ func TestQuickStart(t *testing.T) {
 }
 
 func TestScaleToZeroKeepsTheImportAndItsIP(t *testing.T) {
+	t.Parallel()
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
 	apply(t, cls1, web(ns, "web", 3))
@@ -69,6 +70,7 @@ func TestScaleToZeroKeepsTheImportAndItsIP(t *testing.T) {
 }
 
 func TestReadinessFlipTravels(t *testing.T) {
+	t.Parallel()
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
 	apply(t, cls1, web(ns, "web", 2))
@@ -89,6 +91,7 @@ func TestReadinessFlipTravels(t *testing.T) {
 }
 
 func TestPodRestartsWithAnotherIP(t *testing.T) {
+	t.Parallel()
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
 	apply(t, cls1, web(ns, "web", 1))
@@ -111,6 +114,7 @@ func TestPodRestartsWithAnotherIP(t *testing.T) {
 
 // TestManyEndpoints exports 150 endpoints in one Service, at which the legacy controller added and removed endpoints without end.
 func TestManyEndpoints(t *testing.T) {
+	t.Parallel()
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
 	create(t, cls1, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "many"},
@@ -182,6 +186,7 @@ func handMade(ns, service, prefix string, n int) *discoveryv1.EndpointSlice {
 }
 
 func TestServiceDeletedAndCreatedAgain(t *testing.T) {
+	t.Parallel()
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
 	apply(t, cls1, web(ns, "web", 1))
@@ -211,6 +216,7 @@ func noImport(ctx context.Context, c cluster, ns, name string) error {
 }
 
 func TestDeletedNamespaceDoesNotHang(t *testing.T) {
+	t.Parallel()
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
 	apply(t, cls1, web(ns, "web", 1))
@@ -338,6 +344,7 @@ func TestTwoClustersWithOneID(t *testing.T) {
 }
 
 func TestServiceExportWithoutService(t *testing.T) {
+	t.Parallel()
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
 	export(t, cls1, ns, "ghost")
@@ -348,6 +355,7 @@ func TestServiceExportWithoutService(t *testing.T) {
 }
 
 func TestExternalNameIsNotExported(t *testing.T) {
+	t.Parallel()
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
 	create(t, cls1, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "elsewhere"},
@@ -361,6 +369,7 @@ func TestExternalNameIsNotExported(t *testing.T) {
 
 // TestImportAppearsWithItsNamespace creates the namespace in the importing cluster last.
 func TestImportAppearsWithItsNamespace(t *testing.T) {
+	t.Parallel()
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1)
 	apply(t, cls1, web(ns, "web", 1))
@@ -404,6 +413,7 @@ func TestRegistryDown(t *testing.T) {
 
 // TestHeadless exports StatefulSets with the same pod names from both clusters.
 func TestHeadless(t *testing.T) {
+	t.Parallel()
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
 	for _, c := range []cluster{cls1, cls2} {
@@ -490,6 +500,7 @@ func resolves(ctx context.Context, c cluster, ns, name string, want ...string) e
 
 // TestDualStack exports a dual-stack Service: both families are imported and reachable.
 func TestDualStack(t *testing.T) {
+	t.Parallel()
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
 	apply(t, cls1, strings.Replace(web(ns, "web", 2), "  selector: {app: web}\n  ports", "  ipFamilyPolicy: RequireDualStack\n  selector: {app: web}\n  ports", 1))
@@ -523,6 +534,7 @@ func TestDualStack(t *testing.T) {
 
 // TestForeignServiceImport leaves another implementation's ServiceImport alone.
 func TestForeignServiceImport(t *testing.T) {
+	t.Parallel()
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
 	foreign := &mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "web", Labels: map[string]string{"app.kubernetes.io/managed-by": "another-controller"}},
@@ -551,6 +563,9 @@ func TestForeignServiceImport(t *testing.T) {
 // other cluster. It does not ask DNS before the ServiceImport has its IP: CoreDNS would remember the "no such name" for as
 // long as its cache is configured to (5 s on the testbed), which is its setting and not the product's speed.
 func TestTimeToResolve(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it measures and checks nothing that TestTutorial does not: NIGHTLY=1 runs it")
+	}
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
 	apply(t, cls2, clientPod(ns))
