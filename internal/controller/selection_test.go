@@ -304,7 +304,7 @@ func TestClusterSelection_Headless(t *testing.T) {
 	a.condition(t, key, "Ready=True Exported", "")
 }
 
-// The Region of the nodes is that of the cluster if they agree, and if no ClusterProperty has another one.
+// The Region of the nodes is that of the cluster if they agree, and the networks of their pods are its networks, if no ClusterProperty has others.
 func TestClusterProperties_OfNodes(t *testing.T) {
 	a, _ := twoClusters(t)
 	hub := memory.NewHub()
@@ -317,6 +317,18 @@ func TestClusterProperties_OfNodes(t *testing.T) {
 			members, err := other.Members(t.Context())
 			for _, m := range members {
 				if m.ClusterID == "cls1" && m.Properties != nil && m.Properties[mcs.PropertyRegion] == want {
+					return nil
+				}
+			}
+			return fmt.Errorf("members %+v, %w", members, err)
+		})
+	}
+	networks := func(want string) {
+		t.Helper()
+		eventually(t, "the networks of cls1", func() error {
+			members, err := other.Members(t.Context())
+			for _, m := range members {
+				if m.ClusterID == "cls1" && m.Properties != nil && m.Properties[mcs.PropertyNetworks] == want {
 					return nil
 				}
 			}
@@ -336,6 +348,17 @@ func TestClusterProperties_OfNodes(t *testing.T) {
 		})
 	}
 	region("eu-west-1")
+	networks("")
+	for i, cidr := range []string{"10.1.0.0/24", "10.1.1.0/24"} {
+		change(t, a, node(fmt.Sprintf("selection-%d", i+1), ""), func(n *corev1.Node) { n.Spec.PodCIDR, n.Spec.PodCIDRs = cidr, []string{cidr} })
+	}
+	networks("10.1.0.0/23")
+	a.property(t, mcs.PropertyNetworks, "10.0.0.0/16")
+	networks("10.0.0.0/16")
+	a.property(t, mcs.PropertyNetworks, "everything")
+	networks("")
+	a.property(t, mcs.PropertyNetworks, "")
+	networks("10.1.0.0/23")
 	a.property(t, mcs.PropertyRegion, "eu-central-1")
 	region("eu-central-1")
 	a.property(t, mcs.PropertyRegion, "")

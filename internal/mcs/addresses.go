@@ -11,10 +11,13 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// SharedAddresses are endpoints of a cluster that are left out, because an older export has their
-// address and one of their ports.
+// SharedAddresses are endpoints of a cluster that are left out, because the export of another
+// cluster has their address and one of their ports, and they belong to that one.
 type SharedAddresses struct {
 	Cluster, Owner string
+	// Announced reports whether they belong to it because it announces their networks, and not
+	// because its export is older.
+	Announced bool
 	// Endpoints is their number, and Examples are the addresses of at most leftOutNames of them.
 	Endpoints int
 	Examples  []string
@@ -23,16 +26,37 @@ type SharedAddresses struct {
 // OwnAddresses returns the exports of one service in their order, with the endpoints that each
 // cluster owns, and those that are left out, sorted. exports is not changed.
 //
-// Within a service an address and port belong to the oldest export that has them, as long as it has
-// them, whatever their state is. kube-proxy knows one endpoint of a Service for each address and
+// Within a service an address and port belong to the cluster that announces the network of the
+// address (PropertyNetworks), and of several such clusters, or if there is none, to the oldest export
+// that has them, as long as it has them, whatever their state is. kube-proxy knows one endpoint of a Service for each address and
 // port, and takes any of several: one that is not ready in another cluster's export would hide the
 // ready one. An endpoint of which another cluster owns one port is left out with all its ports: its
 // address is that of another cluster's pod. Endpoints without ports, which headless services have,
 // are compared with each other.
-func OwnAddresses(exports []Export) ([]Export, []SharedAddresses) {
+//
+// properties are the ClusterProperties of the exporting clusters, as far as they are known.
+func OwnAddresses(exports []Export, properties map[string]Properties) ([]Export, []SharedAddresses) {
 	if len(exports) < 2 {
 		return exports, nil
 	}
+	owned, shared := ownAddresses(exports, nil)
+	if len(shared) == 0 {
+		return owned, nil // the networks make no difference
+	}
+	networks := map[string][]netip.Prefix{}
+	for _, e := range exports {
+		if list := properties[e.Cluster].Networks(); len(list) > 0 {
+			networks[e.Cluster] = list
+		}
+	}
+	if len(networks) == 0 {
+		return owned, shared
+	}
+	return ownAddresses(exports, networks)
+}
+
+// ownAddresses implements OwnAddresses. networks are those that the clusters announce.
+func ownAddresses(exports []Export, networks map[string][]netip.Prefix) ([]Export, []SharedAddresses) {
 	out := slices.Clone(exports)
 	order, endpoints := make([]int, len(exports)), 0
 	for i, e := range exports {
@@ -41,6 +65,12 @@ func OwnAddresses(exports []Export) ([]Export, []SharedAddresses) {
 	}
 	slices.SortFunc(order, func(a, b int) int { return comparePrecedence(exports[a], exports[b]) })
 	all := claims{list: make([]claim, 0, endpoints), latest: make(map[netip.Addr]int, endpoints), overlaps: newOverlaps[portKey]()}
+	for _, i := range order {
+		if list := networks[exports[i].Cluster]; list != nil {
+			all.add(exports[i].inside(list))
+		}
+	}
+	all.announced = len(all.clusters)
 	var shared []SharedAddresses
 	for _, i := range order {
 		var lost []SharedAddresses
@@ -115,7 +145,7 @@ func haveCommon(a, b map[portKey]bool) bool {
 func JoinShared(a, b []SharedAddresses) []SharedAddresses {
 	out := slices.Clone(a)
 	for _, s := range b {
-		i := slices.IndexFunc(out, func(o SharedAddresses) bool { return o.Cluster == s.Cluster && o.Owner == s.Owner })
+		i := slices.IndexFunc(out, func(o SharedAddresses) bool { return compareShared(o, s) == 0 })
 		if i < 0 {
 			out = append(out, s)
 			continue
@@ -129,7 +159,20 @@ func JoinShared(a, b []SharedAddresses) []SharedAddresses {
 }
 
 func compareShared(a, b SharedAddresses) int {
-	return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Owner, b.Owner))
+	return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Owner, b.Owner), compareTrueFirst(a.Announced, b.Announced))
+}
+
+// inside returns e with the endpoints only whose addresses are in networks.
+func (e Export) inside(networks []netip.Prefix) Export {
+	isOutside := func(ep Endpoint) bool {
+		address := ep.Address.Unmap()
+		return !slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(address) })
+	}
+	e.Backends = slices.Clone(e.Backends)
+	for i := range e.Backends {
+		e.Backends[i].Endpoints = slices.DeleteFunc(slices.Clone(e.Backends[i].Endpoints), isOutside)
+	}
+	return e
 }
 
 // claims are the addresses and ports of exports.
@@ -141,6 +184,9 @@ type claims struct {
 	// from 1.
 	list   []claim
 	latest map[netip.Addr]int
+	// announced is the number of the first groups, whose clusters announce the networks of their
+	// addresses.
+	announced int
 }
 
 // claim is the claim of a group to an address. before is the number of the previous claim to the
@@ -156,7 +202,9 @@ func (c *claims) add(e Export) (kept []Backends, lost []SharedAddresses) {
 		b.Endpoints = slices.DeleteFunc(b.Endpoints, func(ep Endpoint) bool {
 			address := ep.Address.Unmap()
 			if owner, owned := c.owner(address, group); owned {
-				lost = addShared(lost, SharedAddresses{Cluster: e.Cluster, Owner: owner, Endpoints: 1, Examples: []string{address.String()}})
+				lost = addShared(lost, SharedAddresses{
+					Cluster: e.Cluster, Owner: c.clusters[owner], Announced: owner < c.announced, Endpoints: 1, Examples: []string{address.String()},
+				})
 				return true
 			}
 			// Host names of a headless service may share an address: one claim of the group is
@@ -174,12 +222,13 @@ func (c *claims) add(e Export) (kept []Backends, lost []SharedAddresses) {
 	return kept, lost
 }
 
-// owner returns the other cluster that was the first to claim address and a port of group.
-func (c *claims) owner(address netip.Addr, group int) (owner string, owned bool) {
+// owner returns the group of another cluster that was the first to claim address and a port of
+// group.
+func (c *claims) owner(address netip.Addr, group int) (owner int, owned bool) {
 	for n := c.latest[address]; n > 0; n = c.list[n-1].before {
 		other := c.list[n-1].group
 		if c.clusters[other] != c.clusters[group] && c.overlaps.of(other, group) {
-			owner, owned = c.clusters[other], true
+			owner, owned = other, true
 		}
 	}
 	return owner, owned
@@ -238,7 +287,7 @@ func (b Backends) portKeys() map[portKey]bool {
 
 // addShared adds s, a single endpoint, to list.
 func addShared(list []SharedAddresses, s SharedAddresses) []SharedAddresses {
-	i := slices.IndexFunc(list, func(o SharedAddresses) bool { return o.Owner == s.Owner })
+	i := slices.IndexFunc(list, func(o SharedAddresses) bool { return compareShared(o, s) == 0 })
 	if i < 0 {
 		return append(list, s)
 	}
@@ -254,8 +303,12 @@ func (s SharedAddresses) String() string {
 	if s.Endpoints > 1 {
 		endpoints = fmt.Sprintf("%d endpoints", s.Endpoints)
 	}
-	return fmt.Sprintf("%s of cluster %s left out, whose addresses and ports belong to cluster %s, because its export of the service is older: %s",
-		endpoints, s.Cluster, s.Owner, strings.Join(s.Examples, ", "))
+	reason := "its export of the service is older"
+	if s.Announced {
+		reason = "it announces their networks"
+	}
+	return fmt.Sprintf("%s of cluster %s left out, whose addresses and ports belong to cluster %s, because %s: %s",
+		endpoints, s.Cluster, s.Owner, reason, strings.Join(s.Examples, ", "))
 }
 
 // ReasonAddressConflict is a reason of the ServiceExport condition Conflict beside those of
@@ -272,8 +325,12 @@ func AddressConflict(shared []SharedAddresses) *Conflict {
 	for _, s := range shared {
 		pairs = append(pairs, fmt.Sprintf("cluster %s exports endpoints of cluster %s", s.Cluster, s.Owner))
 	}
+	rule := "from the oldest export that has them"
+	if slices.ContainsFunc(shared, func(s SharedAddresses) bool { return s.Announced }) {
+		rule = "from the cluster that announces their network, or the oldest export that has them"
+	}
 	return &Conflict{
 		Reason:  ReasonAddressConflict,
-		Message: "addresses: using each address and port from the oldest export that has them: " + enumerate(pairs),
+		Message: fmt.Sprintf("addresses: using each address and port %s: %s", rule, enumerate(slices.Compact(pairs))),
 	}
 }

@@ -107,13 +107,73 @@ func TestOwnAddresses(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			owned, shared := OwnAddresses(tc.exports)
+			owned, shared := OwnAddresses(tc.exports, nil)
 			if got := addressesOf(owned); !slices.Equal(got, tc.want) {
 				t.Errorf("endpoints %v, want %v", got, tc.want)
 			}
 			var got []string
 			for _, s := range shared {
 				got = append(got, fmt.Sprint(s.Cluster, " ", s.Owner, " ", s.Endpoints, " ", strings.Join(s.Examples, ",")))
+			}
+			if !slices.Equal(got, tc.shared) {
+				t.Errorf("left out %v, want %v", got, tc.shared)
+			}
+		})
+	}
+}
+
+// An address belongs to the cluster that announces its network, also where its export is younger; the networks change nothing else.
+func TestOwnAddressesByNetwork(t *testing.T) {
+	of := func(age int, cluster string, addresses ...string) Export {
+		return aged(age, servingPorts(cluster, mcsv1beta1.ClusterSetIP, "http:80", addresses...))
+	}
+	for name, tc := range map[string]struct {
+		exports  []Export
+		networks map[string]string
+		want     []string
+		shared   []string // "cluster owner announced number examples"
+	}{
+		"an older export claims an address of the cluster": {
+			exports: []Export{of(1, "cls1", "10.1.0.1"), of(0, "cls2", "!10.1.0.1", "10.2.0.1")}, networks: map[string]string{"cls1": "10.1.0.0/16"},
+			want: []string{"cls1 10.1.0.1", "cls2 10.2.0.1"}, shared: []string{"cls2 cls1 true 1 10.1.0.1"},
+		},
+		"both announce networks": {
+			exports: []Export{of(1, "cls1", "10.1.0.1"), of(0, "cls2", "!10.1.0.1", "10.2.0.1")}, networks: map[string]string{"cls1": "10.1.0.0/16", "cls2": "10.2.0.0/16"},
+			want: []string{"cls1 10.1.0.1", "cls2 10.2.0.1"}, shared: []string{"cls2 cls1 true 1 10.1.0.1"},
+		},
+		"both announce the network": {
+			exports: []Export{of(1, "cls1", "10.1.0.1"), of(0, "cls2", "!10.1.0.1")}, networks: map[string]string{"cls1": "10.1.0.0/16", "cls2": "10.0.0.0/8"},
+			want: []string{"cls2 10.1.0.1"}, shared: []string{"cls1 cls2 true 1 10.1.0.1"},
+		},
+		"a network of another address": {
+			exports: []Export{of(1, "cls1", "10.1.0.1"), of(0, "cls2", "!10.1.0.1")}, networks: map[string]string{"cls1": "10.3.0.0/16"},
+			want: []string{"cls2 10.1.0.1"}, shared: []string{"cls1 cls2 false 1 10.1.0.1"},
+		},
+		"a network that is not valid": {
+			exports: []Export{of(1, "cls1", "10.1.0.1"), of(0, "cls2", "!10.1.0.1")}, networks: map[string]string{"cls1": "0.0.0.0/0"},
+			want: []string{"cls2 10.1.0.1"}, shared: []string{"cls1 cls2 false 1 10.1.0.1"},
+		},
+		"only one cluster exports the address": {
+			exports: []Export{of(1, "cls1", "10.1.0.1"), of(0, "cls2", "10.1.0.2")}, networks: map[string]string{"cls1": "10.1.0.0/16"},
+			want: []string{"cls1 10.1.0.1", "cls2 10.1.0.2"},
+		},
+		"addresses by network and by age": {
+			exports: []Export{of(1, "cls1", "10.1.0.1", "192.0.2.1"), of(0, "cls2", "10.1.0.1", "192.0.2.1")}, networks: map[string]string{"cls1": "10.1.0.0/16"},
+			want: []string{"cls1 10.1.0.1", "cls2 192.0.2.1"}, shared: []string{"cls1 cls2 false 1 192.0.2.1", "cls2 cls1 true 1 10.1.0.1"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			properties := map[string]Properties{}
+			for cluster, text := range tc.networks {
+				properties[cluster] = Properties{PropertyNetworks: text}
+			}
+			owned, shared := OwnAddresses(tc.exports, properties)
+			if got := addressesOf(owned); !slices.Equal(got, tc.want) {
+				t.Errorf("endpoints %v, want %v", got, tc.want)
+			}
+			var got []string
+			for _, s := range shared {
+				got = append(got, fmt.Sprint(s.Cluster, " ", s.Owner, " ", s.Announced, " ", s.Endpoints, " ", strings.Join(s.Examples, ",")))
 			}
 			if !slices.Equal(got, tc.shared) {
 				t.Errorf("left out %v, want %v", got, tc.shared)
@@ -141,11 +201,11 @@ func TestOwnAddressesOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		exports := anyExports(t, 1)
 		before := slices.Clone(exports)
-		owned, shared := OwnAddresses(exports)
+		owned, shared := OwnAddresses(exports, nil)
 		if diff := cmp.Diff(before, exports, compareAddr); diff != "" {
 			t.Fatalf("OwnAddresses changed its input:\n%s", diff)
 		}
-		again, sharedAgain := OwnAddresses(rapid.Permutation(exports).Draw(t, "order"))
+		again, sharedAgain := OwnAddresses(rapid.Permutation(exports).Draw(t, "order"), nil)
 		slices.SortFunc(again, func(a, b Export) int { return strings.Compare(a.Cluster, b.Cluster) })
 		if diff := cmp.Diff(owned, again, compareAddr); diff != "" {
 			t.Fatalf("another order, other endpoints:\n%s", diff)
@@ -222,7 +282,7 @@ func TestBackendsHaveOneState(t *testing.T) {
 		for i := range exports {
 			exports[i].Backends = append(exports[i].Backends, overlappingGroups(t, exports[i])...)
 		}
-		exports, _ = OwnAddresses(exports)
+		exports, _ = OwnAddresses(exports, nil)
 		m := Merge(exports)
 		if m.Type == mcsv1beta1.Headless {
 			return
@@ -266,7 +326,10 @@ func TestAddressConflict(t *testing.T) {
 	if c := AddressConflict(nil); c != nil {
 		t.Errorf("conflict %+v without shared addresses", c)
 	}
-	c := AddressConflict([]SharedAddresses{{"cls2", "cls1", 7, []string{"10.0.0.1"}}, {"cls3", "cls1", 1, []string{"10.0.0.2"}}})
+	c := AddressConflict([]SharedAddresses{
+		{Cluster: "cls2", Owner: "cls1", Endpoints: 7, Examples: []string{"10.0.0.1"}},
+		{Cluster: "cls3", Owner: "cls1", Endpoints: 1, Examples: []string{"10.0.0.2"}},
+	})
 	want := "addresses: using each address and port from the oldest export that has them: " +
 		"cluster cls2 exports endpoints of cluster cls1, cluster cls3 exports endpoints of cluster cls1"
 	if c == nil || c.Reason != ReasonAddressConflict || c.Message != want {

@@ -43,7 +43,9 @@ type PrecedenceInput struct {
 	// Order has the order in which the registry got the exports, by cluster, if the registry knows it. A cluster that is not in it
 	// comes last.
 	Order map[string]int64
-	Now   time.Time
+	// Properties are the ClusterProperties of the exporting clusters, as far as they are known.
+	Properties map[string]mcs.Properties
+	Now        time.Time
 }
 
 // Precedence decides which of the exports of a service take precedence.
@@ -57,6 +59,8 @@ type Precedence struct {
 	// Late are the clusters, sorted, whose exports claim to be older than it counts, if that makes a difference; Fields are the
 	// properties of the import that differ.
 	Late, Fields []string
+	// Properties are those of the input.
+	Properties map[string]mcs.Properties
 }
 
 // DecidePrecedence bounds the creation times that clusters claim for their exports, because an export that claims to be the oldest decides
@@ -85,7 +89,7 @@ func DecidePrecedence(in PrecedenceInput) Precedence {
 		}
 		counting[e.Cluster] = t
 	}
-	p := Precedence{Exports: slices.Clone(in.Exports), Created: counting, Times: formatExportTimes(counting, in.awaitedClusters(len(stored) == 0, awaited, counting))}
+	p := Precedence{Properties: in.Properties, Exports: slices.Clone(in.Exports), Created: counting, Times: formatExportTimes(counting, in.awaitedClusters(len(stored) == 0, awaited, counting))}
 	for i, e := range p.Exports {
 		p.Exports[i].Created = counting[e.Cluster]
 	}
@@ -196,11 +200,17 @@ func (p *Precedence) findLate(claimed []mcs.Export) {
 	}
 }
 
+// OwnAddresses returns the exports with the endpoints that each cluster owns, and those that are
+// left out.
+func (p Precedence) OwnAddresses() ([]mcs.Export, []mcs.SharedAddresses) {
+	return mcs.OwnAddresses(p.Exports, p.Properties)
+}
+
 // Merge returns the merge of the exports, with the conflicts about their addresses and their
 // precedence.
 func (p Precedence) Merge() mcs.Merged {
 	m := mcs.Merge(p.Exports)
-	_, shared := mcs.OwnAddresses(p.Exports)
+	_, shared := p.OwnAddresses()
 	if c := mcs.AddressConflict(shared); c != nil {
 		m.Conflicts = append(m.Conflicts, *c)
 	}

@@ -26,6 +26,8 @@ const maxProblems = 20
 type file struct {
 	// Default is allow or deny, for clusters without a rule.
 	Default string `json:"default"`
+	// Addresses is any or announced, for the clusters whose rule has no podNetworks; "" is any.
+	Addresses string `json:"addresses"`
 	// Clusters are the rules by cluster ID.
 	Clusters map[string]*fileRule `json:"clusters"`
 	// SystemNamespaces are the system namespaces that may be imported into.
@@ -63,7 +65,7 @@ func Parse(text []byte) (*Policy, error) {
 	}
 	var f file
 	if err := yaml.UnmarshalStrict(text, &f); err != nil {
-		return nil, fmt.Errorf("the policy is not valid YAML with the keys default, clusters (namespaces, podNetworks) and systemNamespaces: %s", abbreviate(err.Error()))
+		return nil, fmt.Errorf("the policy is not valid YAML with the keys default, addresses, clusters (namespaces, podNetworks) and systemNamespaces: %s", abbreviate(err.Error()))
 	}
 	var p problems
 	out := &Policy{clusters: map[string]rule{}}
@@ -72,6 +74,12 @@ func Parse(text []byte) (*Policy, error) {
 		out.allow = f.Default == "allow"
 	default:
 		p.add("default: %q must be allow or deny, for the clusters that the policy does not list", abbreviate(f.Default))
+	}
+	switch f.Addresses {
+	case "", "any", "announced":
+		out.announcedOnly = f.Addresses == "announced"
+	default:
+		p.add("addresses: %q must be any, or announced for the networks that each cluster announces", abbreviate(f.Addresses))
 	}
 	for _, id := range slices.Sorted(maps.Keys(f.Clusters)) {
 		at := "clusters." + abbreviate(id)

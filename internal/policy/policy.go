@@ -17,6 +17,9 @@ type Policy struct {
 	// allow reports whether clusters without a rule may export everything.
 	allow    bool
 	clusters map[string]rule
+	// announcedOnly reports whether the endpoints of a cluster without podNetworks must be in the
+	// networks that it announces.
+	announcedOnly bool
 	// systemNamespaces are the system namespaces that may be imported into.
 	systemNamespaces []string
 }
@@ -58,6 +61,12 @@ func (p *Policy) podNetworks(cluster string) []netip.Prefix {
 		return nil
 	}
 	return p.clusters[cluster].podNetworks
+}
+
+// usesAnnounced reports whether the endpoints of a cluster must be in the networks that it
+// announces.
+func (p *Policy) usesAnnounced(cluster string) bool {
+	return p != nil && p.announcedOnly && p.clusters[cluster].podNetworks == nil
 }
 
 // AllowsSystemNamespace reports whether the policy lists namespace, a system namespace, to be imported into.
@@ -158,19 +167,23 @@ func OfShared(shared []mcs.SharedAddresses) []Refusal {
 const maxExamples = 3
 
 // Apply returns the part of exp, an export of another cluster, that this cluster imports, and the refusals. It reports false if that
-// is the whole export. exp is not changed.
-func (p *Policy) Apply(exp mcs.Export, local *Local) (mcs.Export, []Refusal, bool) {
+// is the whole export. properties are the ClusterProperties of the exporting cluster, nil if they are not known. exp is not changed.
+func (p *Policy) Apply(exp mcs.Export, properties mcs.Properties, local *Local) (mcs.Export, []Refusal, bool) {
 	if err := p.AllowsNamespace(exp.Cluster, exp.Key.Namespace); err != nil {
 		return mcs.Export{}, []Refusal{{Cluster: exp.Cluster, Reason: ReasonNamespace, Message: err.Error()}}, false
 	}
-	networks := p.podNetworks(exp.Cluster)
+	networks, limited := p.podNetworks(exp.Cluster), p.usesAnnounced(exp.Cluster)
+	if limited {
+		networks = properties.Networks()
+	}
+	limited = limited || networks != nil
 	byReason := map[Reason]*addresses{}
 	refused := func(a netip.Addr) bool {
 		if err := local.Check(a); err != nil {
 			add(byReason, ReasonLocal, fmt.Sprintf("%s %v", a, err))
 			return true
 		}
-		if networks != nil && !slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(a) }) {
+		if limited && !slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(a) }) {
 			add(byReason, ReasonNetwork, a.String())
 			return true
 		}
@@ -187,14 +200,22 @@ func (p *Policy) Apply(exp mcs.Export, local *Local) (mcs.Export, []Refusal, boo
 			fmt.Sprintf("%s of cluster %s refused: %s", a.endpoints(), exp.Cluster, a.list())})
 	}
 	if a := byReason[ReasonNetwork]; a != nil {
+		allowed := "the pod networks " + listNetworks(networks)
+		switch {
+		case !p.usesAnnounced(exp.Cluster):
+		case len(networks) == 0:
+			allowed = "the networks that it announces, and it announces none"
+		default:
+			allowed = "the networks that it announces, " + listNetworks(networks)
+		}
 		out = append(out, Refusal{exp.Cluster, ReasonNetwork, a.count,
-			fmt.Sprintf("%s of cluster %s refused, which --import-policy allows only the pod networks %s: %s", a.endpoints(), exp.Cluster, listNetworks(networks), a.list())})
+			fmt.Sprintf("%s of cluster %s refused, which --import-policy allows only %s: %s", a.endpoints(), exp.Cluster, allowed, a.list())})
 	}
 	return exp, out, true
 }
 
 // CheckAddress returns an error if this cluster must not connect to address a for cluster: it imports nothing from that cluster, or no endpoint
-// with this address.
+// with this address. The networks that the cluster announces are not compared: the address is that of its controller or of an endpoint.
 func (p *Policy) CheckAddress(cluster string, a netip.Addr, local *Local) error {
 	if p != nil && !p.allow {
 		if _, listed := p.clusters[cluster]; !listed {

@@ -103,6 +103,8 @@ func TestPolicy_Apply(t *testing.T) {
 		want     []string
 		refusals []Refusal
 		refused  bool
+		// silent reports whether the cluster announces no networks.
+		silent bool
 	}{
 		{name: "nothing refused", export: exportOf("cls2", "shop", "10.2.0.1", "fd00:2::1"), policy: mustParse(t, tenants), want: []string{"10.2.0.1", "fd00:2::1"}},
 		{name: "no policy", export: exportOf("cls2", "shop", "10.2.0.1", "1.1.1.1"), want: []string{"10.2.0.1", "1.1.1.1"}},
@@ -120,6 +122,19 @@ func TestPolicy_Apply(t *testing.T) {
 			},
 		},
 		{
+			name: "announced networks", policy: mustParse(t, "default: allow\naddresses: announced"), export: exportOf("cls2", "shop", "10.3.0.1", "10.2.0.1"), want: []string{"10.2.0.1"},
+			refusals: []Refusal{{"cls2", ReasonNetwork, 1, "1 endpoint of cluster cls2 refused, which --import-policy allows only the networks that it announces, 10.2.0.0/16: 10.3.0.1"}},
+		},
+		{
+			name: "no announced networks", policy: mustParse(t, "default: allow\naddresses: announced"), export: exportOf("cls2", "shop", "fd00:2::1"), silent: true,
+			refusals: []Refusal{{"cls2", ReasonNetwork, 1, "1 endpoint of cluster cls2 refused, which --import-policy allows only the networks that it announces, and it announces none: fd00:2::1"}},
+		},
+		{
+			name: "podNetworks count before announced networks", policy: mustParse(t, "default: allow\naddresses: announced\nclusters: {cls2: {podNetworks: [10.3.0.0/16]}}"),
+			export: exportOf("cls2", "shop", "10.3.0.1", "10.2.0.1"), want: []string{"10.3.0.1"},
+			refusals: []Refusal{{"cls2", ReasonNetwork, 1, "1 endpoint of cluster cls2 refused, which --import-policy allows only the pod networks 10.3.0.0/16: 10.2.0.1"}},
+		},
+		{
 			name: "namespace", policy: mustParse(t, tenants), export: exportOf("cls2", "billing", "10.2.0.1"), refused: true,
 			refusals: []Refusal{{"cls2", ReasonNamespace, 0, "--import-policy does not allow cluster cls2 to export services of namespace billing"}},
 		},
@@ -130,7 +145,11 @@ func TestPolicy_Apply(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			before := addressesOf(tt.export)
-			got, refusals, ok := tt.policy.Apply(tt.export, testLocal())
+			properties := mcs.Properties{mcs.PropertyNetworks: "10.2.0.0/16"}
+			if tt.silent {
+				properties = nil
+			}
+			got, refusals, ok := tt.policy.Apply(tt.export, properties, testLocal())
 			if diff := cmp.Diff(tt.refusals, refusals); diff != "" || ok == tt.refused {
 				t.Errorf("allowed: %t, refusals (-want +got):\n%s", ok, diff)
 			}
@@ -168,7 +187,7 @@ func TestPolicy_Apply_KeepsAddressesOfOtherClusters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, refusals, ok := (*Policy)(nil).Apply(exp, local)
+	got, refusals, ok := (*Policy)(nil).Apply(exp, nil, local)
 	addresses := addressesOf(got)
 	slices.Sort(addresses)
 	slices.Sort(want)
@@ -225,6 +244,7 @@ func TestParse_Refuses(t *testing.T) {
 	for _, tt := range []struct{ name, text, want string }{
 		{"empty file", "", `default: "" must be allow or deny, for the clusters that the policy does not list`},
 		{"other default", "default: Allow", `default: "Allow" must be allow or deny`},
+		{"other addresses", "default: deny\naddresses: mine", `addresses: "mine" must be any, or announced`},
 		{"unknown key", "default: deny\nclusterz: {}", `unknown field "clusterz"`},
 		{"unknown key of a cluster", "default: deny\nclusters: {cls2: {namespace: [a]}}", `unknown field "namespace"`},
 		{"key twice", "default: deny\ndefault: allow", `already set`},
@@ -279,7 +299,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		got, refusals, ok := p.Apply(exportOf(cluster, namespace, addr.String()), testLocal())
+		got, refusals, ok := p.Apply(exportOf(cluster, namespace, addr.String()), nil, testLocal())
 		if complete := ok && len(addressesOf(got)) == 1; complete == (len(refusals) > 0) {
 			t.Errorf("endpoints %v with refusals %+v", addressesOf(got), refusals)
 		}
@@ -293,7 +313,7 @@ func TestPolicy_ApplyProperties(t *testing.T) {
 		addresses := rapid.SliceOf(rapid.SampledFrom([]string{"10.2.0.1", "10.2.255.255", "10.3.0.1", "10.96.0.1", "192.168.0.1", "fd00:2::1", "fd00:3::1", "fd00:96::1"})).Draw(t, "addresses")
 		exp := exportOf(rapid.SampledFrom([]string{"cls2", "cls3", "cls4"}).Draw(t, "cluster"), rapid.SampledFrom([]string{"shop", "team-a-x", "billing"}).Draw(t, "namespace"), addresses...)
 		local := testLocal()
-		got, refusals, ok := p.Apply(exp, local)
+		got, refusals, ok := p.Apply(exp, nil, local)
 		if ok != (p.AllowsNamespace(exp.Cluster, exp.Key.Namespace) == nil) {
 			t.Fatalf("allowed: %t", ok)
 		}
@@ -318,7 +338,7 @@ func TestPolicy_ApplyProperties(t *testing.T) {
 				t.Fatalf("endpoint %s is imported", a)
 			}
 		}
-		again, refusals, ok := p.Apply(got, local)
+		again, refusals, ok := p.Apply(got, nil, local)
 		if diff := cmp.Diff(addressesOf(got), addressesOf(again)); diff != "" || len(refusals) > 0 || !ok {
 			t.Fatalf("applying again: %v %+v\n%s", ok, refusals, diff)
 		}

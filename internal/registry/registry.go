@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"strings"
 	"time"
@@ -114,6 +115,17 @@ type MappedService struct {
 	ReadAt    time.Time
 	// Problems are those of Member about this service.
 	Problems []string
+}
+
+// PropertiesWith returns the ClusterProperties of the clusters in v and of cluster, whose own they
+// are.
+func (v *View) PropertiesWith(cluster string, own mcs.Properties) map[string]mcs.Properties {
+	out := maps.Clone(v.Properties)
+	if out == nil {
+		out = map[string]mcs.Properties{}
+	}
+	out[cluster] = own
+	return out
 }
 
 // AddProperties adds the ClusterProperties of a cluster.

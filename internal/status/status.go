@@ -145,6 +145,8 @@ type Member struct {
 	Mapped bool `json:"mapped,omitempty"`
 	// Drain is the part of its endpoints that other clusters do not use, "" for none.
 	Drain mcs.Drain `json:"drain,omitempty"`
+	// Networks are those of its pods that it announces, as mcs.PropertyNetworks, "" for none.
+	Networks string `json:"networks,omitempty"`
 	// Exports and Endpoints are the numbers that could be read. Unknown is the number of services of the clusterset whose state in
 	// this cluster is unknown.
 	Exports   int      `json:"exports"`

@@ -29,12 +29,23 @@ func TestAttack_ShadowedAddresses(t *testing.T) {
 		inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
 			exporter, reader, web := c.start()
 			shadow := shadowOf(web)
-			c.join(intruder).publish(shadow)
+			hostile := c.join(intruder)
+			hostile.publish(shadow)
 			until(t, time.Minute, "the export of the intruder is read", func() bool { return reader.sees(shadow)() && exporter.sees(shadow)() })
 			checkShadow(t, web, reader.view(web.Key))
 			own := exporter.view(web.Key)
 			own.Exports = append(own.Exports, web)
 			checkShadow(t, web, own)
+			// An export that claims to be older owns the addresses, until the victim announces its
+			// networks.
+			shadow.Created = web.Created.Add(-time.Hour)
+			hostile.publish(shadow)
+			exporter.SetProperties(victimNetworks)
+			until(t, time.Minute, "the older export and the networks are read", func() bool {
+				view := reader.view(web.Key)
+				return reader.sees(shadow)() && len(view.Properties[victim].Networks()) > 0
+			})
+			checkShadow(t, web, reader.view(web.Key))
 		})
 	})
 	t.Run("etcd", func(t *testing.T) {
@@ -45,8 +56,14 @@ func TestAttack_ShadowedAddresses(t *testing.T) {
 		s.join(identityOf(intruder)).publish(shadow)
 		until(t, etcdWait, "the export of the intruder is read", func() bool { return reader.sees(shadow)() && exporter.sees(shadow)() })
 		checkShadow(t, web, reader.view(web.Key))
+		exporter.SetProperties(victimNetworks)
+		until(t, etcdWait, "the networks are read", func() bool { return len(reader.view(web.Key).Properties[victim].Networks()) > 0 })
+		checkShadow(t, web, reader.view(web.Key))
 	})
 }
+
+// victimNetworks are the ClusterProperties of the victim, whose pods have these addresses.
+var victimNetworks = mcs.Properties{mcs.PropertyNetworks: "10.1.0.0/16,10.10.0.0/16"}
 
 // shadowOf returns the export of the intruder: the endpoints of web as not ready in ten groups of
 // ports, and one of its own.
@@ -75,8 +92,8 @@ func shadowOf(web mcs.Export) mcs.Export {
 // they are and the intruder's own one, and reports both clusters.
 func checkShadow(t *testing.T, web mcs.Export, view registry.View) {
 	t.Helper()
-	p := plan.DecidePrecedence(plan.PrecedenceInput{Exports: view.Exports, Order: view.Order, Now: time.Now()})
-	owned, _ := mcs.OwnAddresses(p.Exports)
+	p := plan.DecidePrecedence(plan.PrecedenceInput{Exports: view.Exports, Order: view.Order, Properties: view.Properties, Now: time.Now()})
+	owned, _ := p.OwnAddresses()
 	for _, e := range owned {
 		switch {
 		case e.Cluster == victim && e.EndpointCount() != web.EndpointCount():
@@ -114,6 +131,13 @@ func shadowInKubernetes(t *testing.T) {
 	// A new pod of the victim, whose address the intruder had listed.
 	publish("10.1.0.2", "10.1.0.3")
 	k.owned(k.key, victim, "10.1.0.2", "10.1.0.3")
+	// An export that is older owns the addresses, until the victim announces its networks.
+	late := mcs.Key{Namespace: k.key.Namespace, Name: "late"}
+	hostile.publish(late, func(e *mcs.Export) { *e = shadowOf(*e); e.Created = created.Add(-time.Hour) }, "10.1.0.7")
+	honest.publish(late, func(e *mcs.Export) { e.Created = created }, "10.1.0.7")
+	k.refused(late, policy.ReasonOther)
+	honest.reg.SetProperties(victimNetworks)
+	k.owned(late, victim, "10.1.0.7")
 	// In the cluster that exports the service itself the same holds, and its user learns of both
 	// clusters.
 	own := mcs.Key{Namespace: k.key.Namespace, Name: "own"}

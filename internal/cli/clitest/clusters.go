@@ -93,8 +93,8 @@ func NewClusters() Clusters {
 				Version: "v1.2.3", Time: Today, Leader: true, Registry: "cloudmap", Synced: true, Audited: ptr.To(Today.Add(-90 * time.Second)),
 				Identity: &mcs.Identity{ClusterID: id, ClusterSetID: "set1", UID: "uid-" + id},
 				Members: []status.Member{
-					{ClusterID: "cls1", UID: "uid-cls1", Version: "v1.2.3", Key: "key-of-cls1", HeartbeatAge: 2.1},
-					{ClusterID: "cls2", UID: "uid-cls2", Version: "v1.2.3", Key: "key-of-cls2", HeartbeatAge: 7.8},
+					{ClusterID: "cls1", UID: "uid-cls1", Version: "v1.2.3", Key: "key-of-cls1", HeartbeatAge: 2.1, Networks: "10.10.0.0/23"},
+					{ClusterID: "cls2", UID: "uid-cls2", Version: "v1.2.3", Key: "key-of-cls2", HeartbeatAge: 7.8, Networks: "10.12.0.0/23"},
 				},
 				PathHealth: string(mcs.PathHealthWithdraw),
 				Paths: []status.Path{{

@@ -3,6 +3,7 @@ package doctor
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -36,7 +37,7 @@ func (f *clusterFacts) checks(plugin string) []check.Check {
 	out = append(out, f.metricsCheck()...)
 	if f.controller != nil && f.controller.Leader { // a standby does not know these
 		out = append(out, f.identityCheck(), f.clockCheck(), f.registryCheck(), f.credentialsCheck(), f.throttlingCheck(),
-			f.ifRead(f.membersCheck()), f.ifRead(f.signaturesCheck()), f.ifRead(f.budgetsCheck()), f.ifRead(f.exportsCheck()), f.importsCheck(), f.ifRead(f.pathsCheck()))
+			f.ifRead(f.membersCheck()), f.ifRead(f.networksCheck()), f.ifRead(f.signaturesCheck()), f.ifRead(f.budgetsCheck()), f.ifRead(f.exportsCheck()), f.importsCheck(), f.ifRead(f.pathsCheck()))
 		out = append(out, f.instanceChecks()...)
 		out = append(out, f.mappedChecks()...)
 		out = append(out, f.policyChecks()...)
@@ -279,6 +280,40 @@ func (f *clusterFacts) membersCheck() check.Check {
 	case len(problems) > 0:
 		c.Result, c.Detail = check.Warning, strings.Join(check.Summarize(problems, 3), "; ")
 		c.Remedy = "run kubectl mcs check in these clusters: their records are invalid, and the last valid ones stay in use"
+	}
+	return c
+}
+
+// networksCheck shows the networks that the clusters announce, by which an address belongs to one of
+// them.
+func (f *clusterFacts) networksCheck() check.Check {
+	c := check.Check{Name: "networks", Result: check.OK}
+	var announced, silent, shared []string
+	networks := map[string][]netip.Prefix{}
+	for _, m := range f.controller.Members {
+		list := mcs.Properties{mcs.PropertyNetworks: m.Networks}.Networks()
+		switch {
+		case m.Mapped: // it has no pods
+		case len(list) == 0:
+			silent = append(silent, m.ClusterID)
+		default:
+			networks[m.ClusterID] = list
+			announced = append(announced, m.ClusterID+" "+mcs.FormatNetworks(list))
+		}
+	}
+	for _, o := range mcs.OverlappingNetworks(networks) {
+		shared = append(shared, fmt.Sprintf("%s and %s both announce %s", o.Clusters[0], o.Clusters[1], o.Network))
+	}
+	switch {
+	case len(shared) > 0:
+		c.Result, c.Detail = check.Warning, strings.Join(check.Summarize(shared, 3), "; ")
+		c.Remedy = "addresses in these networks belong to the cluster with the oldest export: " +
+			"correct ClusterProperty " + mcs.PropertyNetworks + ", or give the clusters different pod networks (docs/security/import-policy.md)"
+	case len(silent) > 0:
+		c.Result, c.Detail = check.Unknown, "the networks of the pods of "+strings.Join(check.Summarize(silent, 8), ", ")+" are not announced"
+		c.Remedy = "create ClusterProperty " + mcs.PropertyNetworks + " there, so that no other cluster can export their addresses in their place (docs/security/import-policy.md)"
+	default:
+		c.Detail = strings.Join(check.Summarize(announced, 4), "; ")
 	}
 	return c
 }

@@ -34,7 +34,7 @@ func healthyCluster() *clusterFacts {
 		pod:  &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "manager"}}, replicas: 2, ready: 2,
 		controller: &status.Status{
 			Version: "v1", Leader: true, Registry: "cloudmap", Synced: true, Identity: &mcs.Identity{ClusterID: "cls1", ClusterSetID: "set"},
-			Members: []status.Member{{ClusterID: "cls1", Version: "v1"}, {ClusterID: "cls2", Version: "v1"}}, PathHealth: "withdraw",
+			Members: []status.Member{{ClusterID: "cls1", Version: "v1", Networks: "10.1.0.0/16"}, {ClusterID: "cls2", Version: "v1", Networks: "10.2.0.0/16"}}, PathHealth: "withdraw",
 			Paths: []status.Path{{ClusterID: "cls2", State: status.PathReachable, Endpoints: status.PathProbes{Targets: 2, Reached: 2}}},
 		},
 		dns:     &dns.Status{State: coredns.Enabled, Checks: []check.Check{{Name: "answers", Result: check.OK}}},

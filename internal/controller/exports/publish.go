@@ -117,7 +117,11 @@ func (r *Controller) findConflicts(ctx context.Context, key mcs.Key, view regist
 		return nil, nil
 	}
 	var imp mcsv1beta1.ServiceImport
-	in := plan.PrecedenceInput{Exports: append(slices.Clone(view.Exports), exp), Unknown: slices.Concat(view.Unknown, view.Unseen, view.Ignored), Order: view.Order, Now: r.now()}
+	own, _ := r.membership.Properties()
+	in := plan.PrecedenceInput{
+		Exports: append(slices.Clone(view.Exports), exp), Unknown: slices.Concat(view.Unknown, view.Unseen, view.Ignored), Order: view.Order,
+		Properties: view.PropertiesWith(exp.Cluster, own), Now: r.now(),
+	}
 	found, err := kube.Find(ctx, r.client, kube.NameOf(key), &imp, client.UnsafeDisableDeepCopy)
 	if found {
 		in.Import = &imp

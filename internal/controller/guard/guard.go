@@ -286,7 +286,7 @@ func (g *Guard) Filter(key mcs.Key, view registry.View) (registry.View, []policy
 	var refusals []policy.Refusal
 	exports := make([]mcs.Export, 0, len(view.Exports))
 	for _, e := range view.Exports {
-		allowed, refused, ok := p.Apply(e, local)
+		allowed, refused, ok := p.Apply(e, view.Properties[e.Cluster], local)
 		refusals = append(refusals, refused...)
 		if ok {
 			exports = append(exports, allowed)

@@ -39,7 +39,8 @@ type LocalReader struct {
 
 var _ LocalSource = (*LocalReader)(nil)
 
-// NodeTransform reduces a node in the cache to its name, its addresses, and its region and zone.
+// NodeTransform reduces a node in the cache to its name, its addresses, its region and zone, and the
+// networks of its pods.
 func NodeTransform(obj any) (any, error) {
 	node, ok := obj.(*corev1.Node)
 	if !ok {
@@ -53,6 +54,7 @@ func NodeTransform(obj any) (any, error) {
 	}
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion, Labels: labels},
+		Spec:       corev1.NodeSpec{PodCIDRs: node.Spec.PodCIDRs},
 		Status:     corev1.NodeStatus{Addresses: node.Status.Addresses},
 	}, nil
 }

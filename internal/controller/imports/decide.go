@@ -219,7 +219,9 @@ type importDecision struct {
 	// created has the creation times by which the exports take precedence, and times is their text
 	// for plan.SetExportTimes.
 	created map[string]time.Time
-	times   string
+	// properties are the ClusterProperties of the exporting clusters.
+	properties map[string]mcs.Properties
+	times      string
 	// notImported are the keys of exported labels and annotations that this cluster does not import, nil if the list in the ServiceImport stays.
 	notImported []string
 	// refusals are the parts of the exports that this cluster refuses, shared those of which the
@@ -244,8 +246,8 @@ func decideImport(f importFacts) importDecision {
 	if d.verdict != verdictApply {
 		return d
 	}
-	precedence := plan.DecidePrecedence(plan.PrecedenceInput{Import: f.imp, Exports: d.exports, Unknown: d.unknown, Order: f.view.Order, Now: f.now})
-	d.exports, d.created, d.times = precedence.Exports, precedence.Created, precedence.Times
+	precedence := plan.DecidePrecedence(plan.PrecedenceInput{Import: f.imp, Exports: d.exports, Unknown: d.unknown, Order: f.view.Order, Properties: f.properties, Now: f.now})
+	d.exports, d.created, d.times, d.properties = precedence.Exports, precedence.Created, precedence.Times, precedence.Properties
 	switch {
 	case len(d.exports) == 0, f.showsAny(d.unknown):
 		d.merged = plan.MergedFromServiceImport(f.imp, d.exports)
@@ -452,7 +454,7 @@ func (d *importDecision) chooseOwned(c mcs.Candidates, n int) (choice mcs.Choice
 			chosen[n+i].Created = d.created[chosen[n+i].Cluster]
 		}
 		var shared []mcs.SharedAddresses
-		if owned, shared = mcs.OwnAddresses(chosen); len(shared) == 0 {
+		if owned, shared = mcs.OwnAddresses(chosen, d.properties); len(shared) == 0 {
 			break
 		}
 		d.shared = mcs.JoinShared(d.shared, shared)

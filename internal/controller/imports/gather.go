@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -66,11 +65,7 @@ func (r *Controller) gatherLocal(ctx context.Context, session *membership.Sessio
 	}
 	f.drains = mcs.Drains(f.view.Exports, f.view.Properties, f.cluster)
 	if own, known := r.membership.Properties(); known && f.synced {
-		f.properties = maps.Clone(f.view.Properties)
-		if f.properties == nil {
-			f.properties = map[string]mcs.Properties{}
-		}
-		f.properties[f.cluster] = own
+		f.properties = f.view.PropertiesWith(f.cluster, own)
 	}
 	return nil
 }

@@ -94,7 +94,7 @@ func (s *sliceSet) write(ctx context.Context, writes []plan.SliceWrite) {
 	for _, w := range writes {
 		cluster := plan.SourceCluster(w.Slice)
 		err := s.send(ctx, w)
-		// A slice that exists and is not one of the import is in the way until somebody deletes it.
+		// A slice of another owner has the name until that owner deletes it.
 		isWritten, isRefused := s.out.add(err), kube.IsRefused(err) || apierrors.IsAlreadyExists(err)
 		if w.Verb != plan.VerbDelete {
 			s.arrived[cluster] = s.arrived[cluster] || isWritten

@@ -70,6 +70,9 @@ type Membership struct {
 	departing string
 	// drainText is the drain as the user wrote it.
 	drainText string
+	// networks are those of the nodes since the start, networksText those that a user wrote.
+	networks     nodeNetworks
+	networksText string
 	// lastProblem is the last problem with the identities that was logged.
 	lastProblem string
 	// keys decides which events report the keys of the other clusters.
@@ -106,6 +109,7 @@ func New(mgr manager.Manager, d discovery.DiscoveryInterface, options config.Opt
 		settle:      2 * max(options.Registry.PollInterval, options.Registry.PollIntervalWithNotifications),
 		changed:     make(chan struct{}, 1),
 		departures:  map[mcs.Identity]*departure{},
+		networks:    nodeNetworks{},
 	}
 	m.requeues = &requeues{reader: mgr.GetCache(), requeuers: requeuers, state: m.State}
 	m.properties = &propertyReader{config: mgr.GetConfig(), discovery: d, changed: m.signalChange, log: m.log}
@@ -292,16 +296,17 @@ func (m *Membership) Importer() (properties mcs.Properties, known bool) {
 	return own.OfCluster(s.Identity.ClusterID, s.Identity.ClusterSetID), true
 }
 
-// followProperties publishes the ClusterProperties of this cluster if they have changed. Region and zone are those of the nodes if no
-// ClusterProperty has them.
+// followProperties publishes the ClusterProperties of this cluster if they have changed. Region, zone and the networks of pods are those
+// of the nodes if no ClusterProperty has them.
 func (m *Membership) followProperties(ctx context.Context, configured mcs.Properties) {
-	all, err := topology(ctx, m.reader)
+	all, err := m.networks.derive(ctx, m.reader)
 	if err != nil {
-		m.logOnce(ctx, err, "Failed to read the labels of the nodes, retrying")
+		m.logOnce(ctx, err, "Failed to read the nodes, retrying")
 		return
 	}
 	maps.Copy(all, configured)
 	m.followDrain(all)
+	m.followNetworks(all)
 	own, omitted := all.Publishable()
 	if before := m.own.Load(); before != nil && maps.Equal(*before, own) {
 		return
@@ -318,6 +323,22 @@ func (m *Membership) followProperties(ctx context.Context, configured mcs.Proper
 	if err := m.RequeueAll(ctx); err != nil {
 		m.log.Error(err, "Failed to requeue all imports after a change of ClusterProperties")
 	}
+}
+
+// followNetworks reports networks that a user has written and that are not valid, and removes them.
+func (m *Membership) followNetworks(properties mcs.Properties) {
+	text, isSet := properties[mcs.PropertyNetworks]
+	if !isSet {
+		m.networksText = ""
+		return
+	}
+	if _, err := mcs.ParseNetworks(text); err != nil {
+		delete(properties, mcs.PropertyNetworks)
+		if text != m.networksText {
+			m.log.Error(err, "The cluster announces no networks of its pods: the ClusterProperty is not valid", "property", mcs.PropertyNetworks)
+		}
+	}
+	m.networksText = text
 }
 
 // followDrain replaces the drain in properties by its canonical form. One that is not valid is reported, and none.

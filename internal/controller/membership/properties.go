@@ -3,6 +3,9 @@ package membership
 import (
 	"context"
 	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -95,13 +98,33 @@ func (r *propertyReader) watch(ctx context.Context) error {
 	return nil
 }
 
-// topology returns the ClusterProperties for region and zone that the labels of the nodes have in common.
-func topology(ctx context.Context, reader client.Reader) (mcs.Properties, error) {
+// nodeNetworks are the networks of the pods of the nodes that existed since the start, so that a node
+// that goes does not change what the cluster announces.
+type nodeNetworks map[netip.Prefix]struct{}
+
+// add adds the networks of nodes.
+func (n nodeNetworks) add(nodes []corev1.Node) {
+	for i := range nodes {
+		for _, text := range nodes[i].Spec.PodCIDRs {
+			if network, err := netip.ParsePrefix(text); err == nil {
+				n[network.Masked()] = struct{}{}
+			}
+		}
+	}
+}
+
+// derive returns the ClusterProperties for region and zone that the labels of the nodes have in
+// common, and for the networks of their pods.
+func (n nodeNetworks) derive(ctx context.Context, reader client.Reader) (mcs.Properties, error) {
 	var nodes corev1.NodeList
 	if err := reader.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing the nodes: %w", err)
 	}
 	out := mcs.Properties{}
+	n.add(nodes.Items)
+	if networks := mcs.FormatNetworks(slices.Collect(maps.Keys(n))); networks != "" {
+		out[mcs.PropertyNetworks] = networks
+	}
 	for property, label := range map[string]string{mcs.PropertyRegion: corev1.LabelTopologyRegion, mcs.PropertyZone: corev1.LabelTopologyZone} {
 		if value, ok := commonLabel(nodes.Items, label); ok {
 			out[property] = value

@@ -99,6 +99,8 @@ type fixedMembership struct{ state *membership.State }
 
 func (m fixedMembership) State() *membership.State { return m.state }
 
+func (m fixedMembership) Properties() (mcs.Properties, bool) { return nil, false }
+
 func (m fixedMembership) LeavingIdentities(context.Context) ([]mcs.Identity, error) { return nil, nil }
 
 // membersOf is a registry with these members and no exports, whose reads fail now.

@@ -297,6 +297,7 @@ func describePaths(v pathhealth.Verdict, members []registry.Member, now time.Tim
 func newMember(m registry.Member, now time.Time) status.Member {
 	out := status.Member{
 		ClusterID: m.ClusterID, UID: m.UID, Version: m.Version, Key: m.Key, RefusedKey: m.RefusedKey, Stale: m.Stale, Mapped: m.Mapped, Drain: m.Properties.Drain(), Problems: m.Problems,
+		Networks:     mcs.FormatNetworks(m.Properties.Networks()),
 		HeartbeatAge: max(0, now.Sub(m.LastSeen)).Round(100 * time.Millisecond).Seconds(),
 	}
 	for _, problem := range m.Problems {
@@ -406,7 +407,11 @@ func (s *statusSource) service(ctx context.Context, session *membership.Session,
 	if len(all) < 2 {
 		return out, nil
 	}
-	in := plan.PrecedenceInput{Exports: all, Unknown: slices.Concat(visible.Unknown, visible.Unseen, visible.Ignored), Order: visible.Order, Now: time.Now()}
+	own, _ := s.membership.Properties()
+	in := plan.PrecedenceInput{
+		Exports: all, Unknown: slices.Concat(visible.Unknown, visible.Unseen, visible.Ignored), Order: visible.Order,
+		Properties: visible.PropertiesWith(session.Identity.ClusterID, own), Now: time.Now(),
+	}
 	var imp mcsv1beta1.ServiceImport
 	found, err := kube.Find(ctx, s.reader, kube.NameOf(key), &imp, client.UnsafeDisableDeepCopy)
 	if found {
@@ -416,7 +421,7 @@ func (s *statusSource) service(ctx context.Context, session *membership.Session,
 	for _, c := range precedence.Merge().Conflicts {
 		out.Conflicts = append(out.Conflicts, fmt.Sprintf("%s: %s", c.Reason, c.Message))
 	}
-	_, shared := mcs.OwnAddresses(precedence.Exports)
+	_, shared := precedence.OwnAddresses()
 	out.Refused = append(out.Refused, policy.OfShared(shared)...)
 	return out, err
 }
