@@ -3,6 +3,7 @@ package testbed
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -10,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/testbed/cluster"
 )
 
 // kubectl runs kubectl on a cluster. The testbed has the program anyway.
@@ -93,6 +96,22 @@ func (k kubectl) waitFor(ctx context.Context, namespace, condition string, objec
 
 func (k kubectl) rolledOut(ctx context.Context, namespace, object string) error {
 	return k.run(ctx, "", "--namespace", namespace, "rollout", "status", object, "--timeout="+remaining(ctx))
+}
+
+// setPodNetworks writes the networks of the pods into the nodes, as kube-controller-manager does with --allocate-node-cidrs. Those of
+// the testbed are in its CNI configuration.
+func (k kubectl) setPodNetworks(ctx context.Context, nodes []cluster.Node) error {
+	for _, n := range nodes {
+		networks := texts(n.PodNetworks)
+		patch, err := json.Marshal(map[string]any{"spec": map[string]any{"podCIDR": networks[0], "podCIDRs": networks}})
+		if err != nil {
+			return err
+		}
+		if err := k.run(ctx, "", "patch", "node", n.Name, "--type=merge", "--patch="+string(patch)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func remaining(ctx context.Context) string {

@@ -161,6 +161,7 @@ func (t *Testbed) finish(ctx context.Context, c cluster.Cluster, software build.
 		{"waiting for the API server", "API server ready", func() error { return k.untilReady(ctx, c.APIAddress()) }},
 		{"installing CoreDNS", "", func() error { return k.createMissing(ctx, coredns) }},
 		{"waiting for its nodes", "nodes Ready", func() error { return k.waitFor(ctx, "", "Ready", nodes...) }},
+		{"writing the networks of its pods", "", func() error { return k.setPodNetworks(ctx, c.Nodes) }},
 		{"waiting for CoreDNS", "CoreDNS Ready", func() error { return k.rolledOut(ctx, "kube-system", "deployment/coredns") }},
 	} {
 		if err := step.do(); err != nil {

@@ -115,6 +115,9 @@ spec:
 `, ns, name, node)
 }
 
+// shapesInCI are the shapes that run with -short: one minute instead of three.
+var shapesInCI = []string{"slice-named", "other-port", "oldest-changes", "several-slices", "hosts"}
+
 // TestHeadlessShapes: the names of a headless service in the clusterset are those in cluster.local
 // of the exporting clusters, for every shape of Services and slices: the service, its SRV records,
 // and each host name, with ready endpoints only.
@@ -133,6 +136,9 @@ func TestHeadlessShapes(t *testing.T) {
 	// No process listens on port 9, so the pod never becomes ready.
 	apply(t, cls1, strings.Replace(servers(cls1, ns, "down", 1), "path: /ready, port: web", "path: /ready, port: 9", 1))
 	shapes := headlessShapes()
+	if testing.Short() {
+		shapes = slices.DeleteFunc(shapes, func(s headlessShape) bool { return !slices.Contains(shapesInCI, s.name) })
+	}
 	for _, c := range all { // cls1 is the older exporter of all
 		for _, s := range shapes {
 			if e, ok := s.by[c.name]; ok {

@@ -29,6 +29,9 @@ const readers = "e2e-metrics-readers"
 // Connections that they do not allow fail, and succeed without the policies. The test runs before the tutorial. Both begin and end with empty clusters.
 func TestNetworkPolicies(t *testing.T) {
 	onlyOn(t, clusterset.CloudMap)
+	if testing.Short() {
+		t.Skip("it takes three minutes, and TestTutorial enforces the policies of deploy/base: NIGHTLY=1 runs it")
+	}
 	cls1, cls2, ns := withPolicies(t)
 	policiesOfChart(t, cls1, cls2, ns)
 }

@@ -29,6 +29,9 @@ func TestTutorial(t *testing.T) {
 // TestECS is the walk-through of `make demo-aws`. It begins and ends with nothing installed.
 func TestECS(t *testing.T) {
 	onlyOn(t, clusterset.CloudMap)
+	if testing.Short() {
+		t.Skip("it takes two minutes, and TestMappedServices imports services of Cloud Map, too: NIGHTLY=1 runs it")
+	}
 	isEmpty(t)
 	if err := clusterset.InstallDig(t.Context(), t.Output()); err != nil {
 		t.Fatal(err)
