@@ -3,6 +3,7 @@ package mcs
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -187,7 +188,11 @@ func (src Source) exportSlice(slice *discoveryv1.EndpointSlice) (Backends, LeftO
 	}
 	var left LeftOuts
 	used := src.servicePorts()
-	ports := sift(&left, slice.Ports, func(p *discoveryv1.EndpointPort) *LeftOut { return refusePort(slice.Name, *p, used) })
+	named := slice.Ports
+	if isControllerSlice(slice, src.Service) {
+		named = renamedPorts(slice.Ports, src.Service.Spec.Ports)
+	}
+	ports := sift(&left, named, func(p *discoveryv1.EndpointPort) *LeftOut { return refusePort(slice.Name, *p, used) })
 	if len(ports) == 0 {
 		return refuse(reasonNoPort, false)
 	}
@@ -232,9 +237,56 @@ func (src Source) servicePorts() map[portName]bool {
 	return out
 }
 
+// renamedPorts returns ports, those of a slice of the EndpointSlice controller, with the names that
+// the Service has for them. A user changes a Service before that controller changes its slices: until
+// then a slice has the previous names, and its endpoints would be in no port. A port is recognized by
+// its number if the Service has one port of that numeric targetPort whose name the slice lacks.
+func renamedPorts(ports []discoveryv1.EndpointPort, service []corev1.ServicePort) []discoveryv1.EndpointPort {
+	byName := make(map[portName]corev1.ServicePort, len(service))
+	for _, p := range service {
+		byName[portName{p.Name, cmp.Or(p.Protocol, corev1.ProtocolTCP)}] = p
+	}
+	isCurrent := func(p discoveryv1.EndpointPort) bool {
+		svc, known := byName[nameOf(p)]
+		return known && (!hasNumericTarget(svc) || p.Port == nil || targetPort(svc) == strconv.Itoa(int(*p.Port)))
+	}
+	free := maps.Clone(byName)
+	for _, p := range ports {
+		if isCurrent(p) {
+			delete(free, nameOf(p))
+		}
+	}
+	out := slices.Clone(ports)
+	for i, p := range ports {
+		if p.Port == nil || isCurrent(p) {
+			continue
+		}
+		var candidates []portName
+		for name, svc := range free {
+			if name.protocol == nameOf(p).protocol && hasNumericTarget(svc) && targetPort(svc) == strconv.Itoa(int(*p.Port)) {
+				candidates = append(candidates, name)
+			}
+		}
+		if len(candidates) == 1 {
+			out[i].Name = new(candidates[0].name)
+			delete(free, candidates[0])
+		}
+	}
+	return out
+}
+
+// nameOf returns the name and protocol of a port of a slice.
+func nameOf(p discoveryv1.EndpointPort) portName {
+	return portName{ptr.Deref(p.Name, ""), cmp.Or(ptr.Deref(p.Protocol, ""), corev1.ProtocolTCP)}
+}
+
+// hasNumericTarget reports whether the targetPort of p is a number, and not a name that each pod may
+// give to another number.
+func hasNumericTarget(p corev1.ServicePort) bool { return p.TargetPort.Type == intstr.Int }
+
 // refusePort returns that no port of the Service uses a port of a slice, nil if one of used does.
 func refusePort(slice string, p discoveryv1.EndpointPort, used map[portName]bool) *LeftOut {
-	name := portName{ptr.Deref(p.Name, ""), cmp.Or(ptr.Deref(p.Protocol, ""), corev1.ProtocolTCP)}
+	name := nameOf(p)
 	refused := &LeftOut{Kind: LeftOutEndpointPort, Names: []string{quote(name.name)}, Slice: slice, Reason: reasonOtherPort, Count: 1}
 	switch {
 	case p.Port == nil:
