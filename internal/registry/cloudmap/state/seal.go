@@ -107,6 +107,10 @@ const (
 	unsealedInterval = 10 * time.Minute
 )
 
+// tagsAfterStart is the time after the first read of the members before which no tags are read for
+// users: the requests of the start come first, and heartbeats show the clusters by then.
+const tagsAfterStart = 15 * time.Second
+
 // TagsPause returns the shortest time between two reads of tags for users in one of n clusters: all
 // of them together make ten a second, a fifth of the assumed quota (docs/cost.md).
 func TagsPause(n int) time.Duration { return time.Duration(n) * 100 * time.Millisecond }
@@ -150,7 +154,7 @@ func (c *catalogs) tagsForUsers(now time.Time) (id string, clusters int) {
 		}
 	}
 	if c.nextTags.IsZero() {
-		c.nextTags = now.Add(rand.N(max(ListPause(clusters), 1)))
+		c.nextTags = now.Add(tagsAfterStart + rand.N(max(ListPause(clusters), 1)))
 		return "", 0
 	}
 	c.nextTags = now.Add(TagsPause(clusters))
