@@ -23,7 +23,7 @@ func TestRoleHasThePolicies(t *testing.T) {
 		"LegacyHostedZone": "Z1", "ClustersetID": "set1", "ClusterID": "cls1", "EKSCluster": "blue",
 		"AWS::Partition": "aws", "AWS::Region": cloudmaplocal.DefaultRegion, "AWS::AccountId": cloudmaplocal.DefaultAccount,
 	}
-	template := readTemplate(t)
+	template := readTemplate(t, cloudmaptest.ClusterTemplate)
 	resources := template["Resources"].(map[string]any)
 	for _, p := range policies {
 		resource := resources[p.resource].(map[string]any)
@@ -82,14 +82,36 @@ func TestPolicyVariables(t *testing.T) {
 	}
 }
 
-func readTemplate(t *testing.T) object {
+// TestStackNames: the stack of a cluster imports the namespace under the name that the stack of the
+// clusterset exports. Logical IDs are unique among parameters and resources.
+func TestStackNames(t *testing.T) {
+	clusterset, cluster := readTemplate(t, cloudmaptest.ClustersetTemplate), readTemplate(t, cloudmaptest.ClusterTemplate)
+	exported := clusterset["Outputs"].(object)["NamespaceId"].(object)["Export"].(object)["Name"]
+	service := cluster["Resources"].(object)["CatalogService"].(object)
+	imported := service["Properties"].(object)["NamespaceId"].(object)["Fn::ImportValue"]
+	if !reflect.DeepEqual(exported, imported) {
+		t.Errorf("imports %v, want %v", imported, exported)
+	}
+	for _, template := range []object{clusterset, cluster} {
+		for id := range template["Resources"].(object) {
+			if template["Parameters"].(object)[id] != nil {
+				t.Errorf("%s is a resource and a parameter", id)
+			}
+		}
+	}
+	if byDefault := cluster["Parameters"].(object)[catalogParameter].(object)["Default"]; byDefault != sealed {
+		t.Errorf("the catalog is %v by default, want %s", byDefault, sealed)
+	}
+}
+
+func readTemplate(t *testing.T, name string) object {
 	t.Helper()
 	generated, err := generate(os.DirFS(policyFolder))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var template object
-	if err := yaml.Unmarshal(generated, &template); err != nil {
+	if err := yaml.Unmarshal(generated[name], &template); err != nil {
 		t.Fatal(err)
 	}
 	return template

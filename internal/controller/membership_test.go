@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -130,18 +131,49 @@ func TestMembership_ForgetsDestroyedCluster(t *testing.T) {
 // identityKept waits for an event about the identity on the ConfigMap of the controller.
 func (k *cluster) identityKept(t *testing.T, message string) {
 	t.Helper()
-	eventually(t, "event IdentityKept", func() error {
+	k.membershipEvent(t, corev1.EventTypeWarning, "IdentityKept", message)
+}
+
+// membershipEvent waits for an event on the ConfigMap of the controller.
+func (k *cluster) membershipEvent(t *testing.T, kind, reason, message string) {
+	t.Helper()
+	eventually(t, "event "+reason, func() error {
 		var list eventsv1.EventList
 		if err := k.admin.List(t.Context(), &list, client.InNamespace(installNamespace)); err != nil {
 			return err
 		}
 		for _, e := range list.Items {
-			if e.Reason == "IdentityKept" && e.Regarding.Name == membership.IdentitiesName && strings.Contains(e.Note, message) {
+			if e.Type == kind && e.Reason == reason && e.Regarding.Kind == "ConfigMap" && e.Regarding.Name == membership.IdentitiesName && strings.Contains(e.Note, message) {
 				return nil
 			}
 		}
 		return fmt.Errorf("not among %d events", len(list.Items))
 	})
+}
+
+// keyRegistry is a registry that shows a further member.
+type keyRegistry struct {
+	registry.Registry
+	member *atomic.Pointer[registry.Member]
+}
+
+func (r keyRegistry) Members(ctx context.Context) ([]registry.Member, error) {
+	members, err := r.Registry.Members(ctx)
+	return append(members, *r.member.Load()), err
+}
+
+// TestMembership_ReportsKeys: a refused record of another cluster is a Warning event on the
+// ConfigMap of the controller, and a key that changes is a Normal one, under the shipped RBAC.
+func TestMembership_ReportsKeys(t *testing.T) {
+	a, _ := twoClusters(t)
+	hub, shown := memory.NewHub(), &atomic.Pointer[registry.Member]{}
+	shown.Store(&registry.Member{ClusterID: "cls3", UID: "uid-3", Key: "first-key", Problems: []string{registry.RefusedProblem("the member record", errors.New("no signature in a test"))}})
+	a.runWith(t, func(_ context.Context, identity mcs.Identity) (registry.Registry, error) {
+		return keyRegistry{hub.Registry(identity), shown}, nil
+	}, a.identitiesOptions(t, flags("cls1")))
+	a.membershipEvent(t, corev1.EventTypeWarning, "RecordRefused", "cls3: refused the member record: no signature in a test")
+	shown.Store(&registry.Member{ClusterID: "cls3", UID: "uid-3", Key: "second-key"})
+	a.membershipEvent(t, corev1.EventTypeNormal, "KeyChanged", "cluster cls3 has another key: its records are signed with second-key from now on, and with first-key before")
 }
 
 // slowLeaver is a registry that leaves only when channel leave is closed, unless leaving is taken back.

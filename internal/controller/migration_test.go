@@ -52,7 +52,7 @@ import (
 // endpoint taken from SD_ENDPOINT (docs/migration.md describes this).
 
 // migrationPolicies are the policies that docs/migration.md names.
-var migrationPolicies = []string{"cluster.json", "create.json", "instance-view.json", "compatibility.json"}
+var migrationPolicies = []string{"cluster.json", "instance-view.json", "compatibility.json"}
 
 // legacyClusterset is a Cloud Map that the legacy controllers of one clusterset use.
 type legacyClusterset struct {
@@ -75,9 +75,17 @@ func newLegacyClusterset(t *testing.T) *legacyClusterset {
 		options.AccessKeys = append(options.AccessKeys, cloudmaplocal.AccessKey{ID: id, Policies: policies})
 	}
 	url := localCloudMap(t, options)
-	return &legacyClusterset{t: t, keyrings: newKeyrings(), url: url, services: map[mcs.Key]string{}, sdk: servicediscovery.New(servicediscovery.Options{
+	sdk := servicediscovery.New(servicediscovery.Options{
 		Region: cloudmaplocal.DefaultRegion, BaseEndpoint: aws.String(url), Credentials: credentials.NewStaticCredentialsProvider(administrator, "test", ""),
-	})}
+	})
+	resources, err := cloudmaptest.Stacks(os.DirFS("../../deploy/iam"), "set", "cls1", "cls2")
+	if err == nil {
+		err = cloudmaptest.Create(t.Context(), sdk, resources)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &legacyClusterset{t: t, keyrings: newKeyrings(), url: url, services: map[mcs.Key]string{}, sdk: sdk}
 }
 
 // administrator is the access key that localCloudMap puts into the environment.

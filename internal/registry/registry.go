@@ -183,6 +183,8 @@ type Member struct {
 	// RefusedKey is the key that a record under the cluster's ID is signed with, and that is not
 	// Key; "" without one. An administrator may trust it.
 	RefusedKey string
+	// Seal reports whether another member can write into the place of the cluster in the registry.
+	Seal Seal
 	// LastSeen is the time at which its heartbeat was last seen to advance, by this cluster's own clock.
 	LastSeen time.Time
 	// Joined is the time at which it became a member, Heartbeat the time of its last heartbeat, both by its own clock; zero if the
@@ -206,6 +208,18 @@ type Member struct {
 	Address  netip.Addr
 	Notified time.Time
 }
+
+// Seal reports whether only a cluster itself can write into its place in the registry, the catalog
+// in AWS Cloud Map.
+type Seal string
+
+// The values of Seal.
+const (
+	SealUnknown    Seal = ""           // not read yet, or the registry has no seals
+	Sealed         Seal = "Sealed"     // only the cluster can write there
+	Unsealed       Seal = "Unsealed"   // another member can give itself the right to
+	SealUnreadable Seal = "Unreadable" // the last read failed
+)
 
 // refusedPrefix begins the problems of RefusedProblem.
 const refusedPrefix = "refused "

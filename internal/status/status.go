@@ -138,6 +138,10 @@ type Member struct {
 	// RefusedKey is the key of a record under its ID that was refused because of it, "" if there is
 	// none.
 	RefusedKey string `json:"refusedKey,omitempty"`
+	// Seal is Sealed if only the cluster can write into its catalog in AWS Cloud Map, Unsealed if
+	// another member can give itself the right to, Unreadable if the tags of the catalog cannot be
+	// read, and "" if they were not read yet or the registry is another one.
+	Seal string `json:"seal,omitempty"`
 	// HeartbeatAge is the time since its heartbeat was last seen to advance, in seconds.
 	HeartbeatAge float64 `json:"heartbeatAgeSeconds"`
 	Stale        bool    `json:"stale,omitempty"`
@@ -158,6 +162,13 @@ type Member struct {
 	// OverBudget are those of the Problems that are about exports which exceed a budget of this cluster.
 	OverBudget []string `json:"overBudget,omitempty"`
 }
+
+// The values of Member.Seal.
+const (
+	Sealed         = "Sealed"
+	Unsealed       = "Unsealed"
+	SealUnreadable = "Unreadable"
+)
 
 // Path is the path from this cluster to the pods of another one.
 type Path struct {

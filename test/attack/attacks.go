@@ -192,7 +192,7 @@ var Attacks = []Attack{
 	},
 	{
 		Name: "Squatted sealed cluster ID", Actor: SealedMember, Findings: []string{"F1"},
-		Does:      "It creates a catalog of a cluster that has not joined yet, or writes the one that an administrator created",
+		Does:      "It creates a catalog of a cluster that has not joined yet, also after it has tagged the namespace as its own, or writes the one that an administrator created",
 		Prevented: "IAM allows one of these writes",
 		Effect:    "None",
 		Test:      "TestAttack_SquattedSealedClusterID",

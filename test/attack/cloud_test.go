@@ -443,25 +443,15 @@ func wantDenied(t *testing.T, what string, err error) {
 // tag returns a tag.
 func tag(key, value string) types.Tag { return types.Tag{Key: &key, Value: &value} }
 
-// seal creates what an administrator creates before clusters without create.json join (docs/iam.md).
+// seal creates what the stacks of deploy/iam create before clusters without create.json join.
 func (c *cloud) seal(clusterIDs ...string) {
 	c.t.Helper()
-	client := c.client(admin)
-	namespace, err := client.CreateNamespace(c.t.Context(), format.ControlNamespace(clusterSet), identityOf(victim), api.PartControl)
+	resources, err := cloudmaptest.Stacks(os.DirFS("../../deploy/iam"), clusterSet, clusterIDs...)
+	if err == nil {
+		err = cloudmaptest.Create(c.t.Context(), c.sdk(admin), resources)
+	}
 	if err != nil {
 		c.t.Fatal(err)
-	}
-	if _, err := client.CreateService(c.t.Context(), namespace, format.MembersService, identityOf(victim), api.PartMembers); err != nil {
-		c.t.Fatal(err)
-	}
-	for _, id := range clusterIDs {
-		s, err := client.CreateService(c.t.Context(), namespace, format.CatalogName(id), identityOf(id), api.PartCatalog)
-		if err != nil {
-			c.t.Fatal(err)
-		}
-		if err := c.tagAs(admin, s.ARN, tag("catalog-of", id)); err != nil {
-			c.t.Fatal(err)
-		}
 	}
 }
 

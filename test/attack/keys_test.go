@@ -182,3 +182,48 @@ func TestCompromisedKey(t *testing.T) {
 		}
 	})
 }
+
+// TestStolenRole: a thief has the AWS role of the victim and no key of it, and writes records that
+// it has signed itself into the victim's catalog while the victim is down. Where an administrator
+// has sealed the catalog, the registry proves by this role who the cluster is, and the thief takes
+// its place once it is silent for --stale-after. In an unsealed catalog it does not. Without the
+// role, and with the victim's key named by an administrator, the importer follows the victim again.
+func TestStolenRole(t *testing.T) {
+	for name, isSealed := range map[string]bool{"sealed": true, "unsealed": false} {
+		t.Run(name, func(t *testing.T) {
+			options := cloudOptions{}
+			if isSealed {
+				options.policies = sealedPolicies
+			}
+			inCloud(t, options, func(t *testing.T, c *cloud) {
+				if isSealed {
+					c.seal(victim, importer, intruder)
+				}
+				exporter, reader, web := c.start()
+				exporter.stop(nil)
+				thief := &silencer{cloud: c, client: c.client(keyOf(identityOf(victim))), members: c.members(), forged: c.recordOf(victim)}
+				thief.forged.Heartbeat += 1e6
+				hasTaken := reader.sees(forgedExport())
+				began := time.Now()
+				for time.Since(began) < 4*time.Minute && !hasTaken() {
+					thief.replace()
+					thief.overwrite(time.Second, "", nil, func(time.Duration) {})
+				}
+				if hasTaken() != isSealed {
+					t.Fatalf("after %v the thief has the place of the victim: %t, want %t", time.Since(began), hasTaken(), isSealed)
+				}
+				t.Logf("after %v the thief has the place of the victim: %t", time.Since(began), isSealed)
+
+				// The role has no rights any more, and the victim is back.
+				began = time.Now()
+				exporter = c.join(victim)
+				exporter.publish(web)
+				if err := c.keyrings.Of(t, identityOf(importer)).Trust(victim, c.signer(victim).Key()); err != nil {
+					t.Fatal(err)
+				}
+				until(t, 10*time.Minute, "the victim's export is imported", func() bool { return reader.sees(web)() && !reader.isStale(victim) })
+				t.Logf("imported %v after trust", time.Since(began))
+			})
+		})
+	}
+}

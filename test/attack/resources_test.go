@@ -313,10 +313,18 @@ func TestAttack_SquattedSealedClusterID(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, part := range []string{api.PartCatalog, api.PartView} {
-			_, err = client.CreateService(t.Context(), namespaces[format.ControlNamespace(clusterSet)], format.CatalogName("cls5"), identityOf(intruder), part)
-			wantDenied(t, "creating a catalog with part="+part, err)
+		namespace := namespaces[format.ControlNamespace(clusterSet)]
+		create := func(how string) {
+			for _, part := range []string{api.PartCatalog, api.PartView} {
+				_, err := client.CreateService(t.Context(), namespace, format.CatalogName("cls5"), identityOf(intruder), part)
+				wantDenied(t, "creating a catalog with part="+part+how, err)
+			}
 		}
+		create("")
+		if err := c.tag(namespace.ARN, api.Tags(identityOf(intruder), api.PartView)...); err != nil {
+			t.Fatal(err)
+		}
+		create(" in the namespace, tagged as one of the instance view")
 		_, err = client.RegisterInstance(t.Context(), c.catalog(newcomer).ID, api.Instance{ID: format.CopyID, Attributes: map[string]string{"A": "b"}})
 		wantDenied(t, "writing the catalog of a cluster that has not joined", err)
 		// Control: a namespace of its own with the instance view can be created.

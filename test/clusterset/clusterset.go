@@ -28,6 +28,7 @@ type Set struct {
 	env          []string
 	clusters     int
 	policies     []string
+	sealed       bool
 	cloudMapArgs []string
 }
 
@@ -40,6 +41,10 @@ type Options struct {
 	CloudMapArgs []string
 	// Policies are those of deploy/iam, without .json, that the clusters' users have beside the ones that every cluster needs.
 	Policies []string
+	// Sealed creates the resources in Cloud Map that the stacks of deploy/iam create, and gives the
+	// clusters no create.json, as docs/eks.md does. Without it the controllers create the
+	// resources: scenarios rename clusters, and take and give them away.
+	Sealed bool
 	// KeepState makes cloudmap-local keep its content when StopRegistry stops it. etcd always does.
 	KeepState bool
 	// NoImage leaves the product's image away: the test pulls it from a registry.
@@ -56,7 +61,7 @@ func Up(ctx context.Context, o Options) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Set{Root: root, Out: o.Out, Registry: o.Registry, clusters: o.Clusters, policies: o.Policies}
+	s := &Set{Root: root, Out: o.Out, Registry: o.Registry, clusters: o.Clusters, policies: o.Policies, sealed: o.Sealed}
 	s.env = append(os.Environ(), "PATH="+filepath.Join(root, "bin")+":"+os.Getenv("PATH"))
 	s.Down(ctx)
 	if err := checkAddresses(); err != nil {
@@ -79,6 +84,11 @@ func Up(ctx context.Context, o Options) (*Set, error) {
 	if err := s.startRegistry(ctx, s.cloudMapArgs); err != nil {
 		return nil, err
 	}
+	if s.sealed {
+		if err := s.Seal(ctx, clusterNames(s.clusters)...); err != nil {
+			return nil, err
+		}
+	}
 	if o.NoImage {
 		return s, nil
 	}
@@ -94,6 +104,14 @@ func (s *Set) loadImage(ctx context.Context) error {
 
 // clusterName returns the name of the cluster with an index.
 func clusterName(i int) string { return fmt.Sprintf("cls%d", i+1) }
+
+// clusterNames returns the names of all clusters.
+func clusterNames(clusters int) (names []string) {
+	for i := range clusters {
+		names = append(names, clusterName(i))
+	}
+	return names
+}
 
 // Down takes the registry and the clusters down, if there are any.
 func (s *Set) Down(ctx context.Context) {
@@ -120,7 +138,7 @@ func (s *Set) useTestbed(ctx context.Context) error {
 		"PATH="+strings.Join([]string{filepath.Join(s.Root, "bin"), strings.TrimSpace(assets), os.Getenv("PATH")}, ":"),
 		// As from `aws configure`. Through the proxy the CLI reaches cloudmap-local in spite of the data- prefix of the host
 		// name (docs/cloudmap-local.md).
-		"AWS_REGION=ap-southeast-2", "AWS_DEFAULT_REGION=ap-southeast-2", "AWS_ACCESS_KEY_ID=AKIDLOCAL", "AWS_SECRET_ACCESS_KEY=local",
+		"AWS_REGION="+region, "AWS_DEFAULT_REGION="+region, "AWS_ACCESS_KEY_ID="+adminKey, "AWS_SECRET_ACCESS_KEY="+adminSecret,
 		"AWS_PAGER=", "AWS_EC2_METADATA_DISABLED=true", "HTTP_PROXY="+Endpoint,
 		// The environment of etcdctl in docs/etcd.md.
 		"ETCDCTL_API=3", "ETCDCTL_ENDPOINTS="+EtcdEndpoint, "ETCDCTL_CACERT="+filepath.Join(s.Root, "bin/etcd/ca.crt"), "ETCDCTL_USER=root:"+etcdRootPassword,

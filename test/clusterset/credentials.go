@@ -23,12 +23,18 @@ const (
 	OtherAccountKey = "AKIDOTHER"
 	// OtherAccountSecret is the secret of OtherAccountKey.
 	OtherAccountSecret = "other"
+	// The access key that may do everything, and the Region of the commands.
+	adminKey, adminSecret, region = "AKIDLOCAL", "local", "ap-southeast-2"
 	// MappedNamespace is the Cloud Map namespace in the policy mapped-services, as in samples/ecs.
 	MappedNamespace = "apps.internal"
 )
 
-// policies of docs/iam.md that each cluster has.
-var policies = []string{"cluster", "create", "instance-view"}
+// The policies of docs/iam.md that each cluster has: where an administrator creates the resources,
+// and where the controllers do.
+var (
+	sealedPolicies   = []string{"cluster", "instance-view"}
+	unsealedPolicies = append([]string{"create"}, sealedPolicies...)
+)
 
 // credentialsDir has the clusters' credentials, and the configuration of cloudmap-local with them.
 func (s *Set) credentialsDir() string { return filepath.Join(s.Root, "bin/aws") }
@@ -43,10 +49,9 @@ func (s *Set) writeCredentials(clusters int) (config string, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
-	text := "accessKeys:\n- {id: AKIDLOCAL, secret: local, user: admin}\n"
+	text := fmt.Sprintf("accessKeys:\n- {id: %s, secret: %s, user: admin}\n", adminKey, adminSecret)
 	text += fmt.Sprintf("- {id: %s, secret: %s, account: %q, user: other}\n", OtherAccountKey, OtherAccountSecret, OtherAccount)
-	for i := range clusters {
-		name := clusterName(i)
+	for _, name := range clusterNames(clusters) {
 		files, err := s.writePolicies(dir, name)
 		if err != nil {
 			return "", fmt.Errorf("writing the policies of %s: %w", name, err)
@@ -65,6 +70,10 @@ func (s *Set) writeCredentials(clusters int) (config string, err error) {
 // writePolicies fills in the placeholders of the policies as docs/iam.md describes, for the cluster's ID and for the ID
 // that it is renamed to. The scenarios use two Regions.
 func (s *Set) writePolicies(dir, cluster string) (files []string, err error) {
+	policies := unsealedPolicies
+	if s.sealed {
+		policies = sealedPolicies
+	}
 	for _, id := range []string{cluster, Renamed} {
 		for _, policy := range slices.Concat(policies, s.policies) {
 			raw, err := os.ReadFile(filepath.Join(s.Root, "deploy/iam", policy+".json"))

@@ -14,6 +14,12 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/servicediscovery"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/cloudmaptest"
 )
 
 // The registries that a clusterset can be brought up on.
@@ -78,6 +84,22 @@ func (s *Set) startCloudMap(ctx context.Context, args []string) error {
 		}
 		return resp.Body.Close()
 	})
+}
+
+// Seal creates the resources of the clusterset and of these clusters in Cloud Map that the stacks
+// of deploy/iam create, as an administrator. None of them may exist.
+func (s *Set) Seal(ctx context.Context, clusters ...string) error {
+	resources, err := cloudmaptest.Stacks(os.DirFS(filepath.Join(s.Root, "deploy/iam")), ClusterSetID, clusters...)
+	if err != nil {
+		return err
+	}
+	admin := servicediscovery.New(servicediscovery.Options{
+		BaseEndpoint: aws.String(Endpoint), Region: region, Credentials: credentials.NewStaticCredentialsProvider(adminKey, adminSecret, ""),
+	})
+	if err := cloudmaptest.Create(ctx, admin, resources); err != nil {
+		return fmt.Errorf("creating the resources of the clusterset in Cloud Map: %w", err)
+	}
+	return nil
 }
 
 // startEtcd starts etcd. The arguments are those of hack/etcd-local.

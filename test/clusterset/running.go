@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// Running returns the clusterset on Cloud Map that a previous Up of this checkout has brought up with that many clusters, or nil if there
-// is none that answers.
+// Running returns the clusterset on Cloud Map that a previous Up of this checkout, with Sealed, has
+// brought up with that many clusters, or nil if there is none that answers.
 func Running(ctx context.Context, clusters int, out io.Writer) *Set {
 	root, err := repositoryRoot()
 	if err != nil {
 		return nil
 	}
-	s := &Set{Root: root, Out: out, Registry: CloudMap, clusters: clusters}
+	s := &Set{Root: root, Out: out, Registry: CloudMap, clusters: clusters, sealed: true}
 	s.env = append(os.Environ(), "PATH="+filepath.Join(root, "bin")+":"+os.Getenv("PATH"))
 	if _, err := s.daemon(CloudMap).pid(); err != nil {
 		return nil // another process may listen there

@@ -66,7 +66,7 @@ func bringUp(ctx context.Context) error {
 
 // options returns the clusters to bring up: CLUSTERS of them, 2 by default and 4 at most, with IPv4 and IPv6 if DUAL_STACK is set.
 func options(registry string) (clusterset.Options, error) {
-	o := clusterset.Options{Clusters: 2, Registry: registry, Out: os.Stdout}
+	o := clusterset.Options{Clusters: 2, Registry: registry, Sealed: registry == clusterset.CloudMap, Out: os.Stdout}
 	if registry != clusterset.CloudMap && registry != clusterset.Etcd {
 		return o, fmt.Errorf("REGISTRY=%s: want %s or %s", registry, clusterset.CloudMap, clusterset.Etcd)
 	}

@@ -16,10 +16,10 @@ func TestOptions(t *testing.T) {
 		want  clusterset.Options
 		fails string
 	}{
-		"default":        {nil, clusterset.Options{Clusters: 2, Registry: clusterset.CloudMap}, ""},
+		"default":        {nil, clusterset.Options{Clusters: 2, Registry: clusterset.CloudMap, Sealed: true}, ""},
 		"etcd":           {map[string]string{"REGISTRY": "etcd"}, clusterset.Options{Clusters: 2, Registry: clusterset.Etcd}, ""},
-		"dual stack":     {map[string]string{"DUAL_STACK": "1"}, clusterset.Options{Clusters: 2, Registry: clusterset.CloudMap, TestbedArgs: dualStack}, ""},
-		"three clusters": {map[string]string{"CLUSTERS": "3"}, clusterset.Options{Clusters: 3, Registry: clusterset.CloudMap}, ""},
+		"dual stack":     {map[string]string{"DUAL_STACK": "1"}, clusterset.Options{Clusters: 2, Registry: clusterset.CloudMap, Sealed: true, TestbedArgs: dualStack}, ""},
+		"three clusters": {map[string]string{"CLUSTERS": "3"}, clusterset.Options{Clusters: 3, Registry: clusterset.CloudMap, Sealed: true}, ""},
 		"all of them": {
 			map[string]string{"CLUSTERS": "4", "DUAL_STACK": "1", "REGISTRY": "etcd"},
 			clusterset.Options{Clusters: 4, Registry: clusterset.Etcd, TestbedArgs: dualStack}, "",

@@ -71,18 +71,20 @@ func TestEKSPage(t *testing.T) {
 	}
 	calls := runWithRecorders(t, consoleBlocks(t, string(text)), "aws", "eksctl", "kubectl", "crane", "make")
 	checkRules(t, calls)
-	parameters := templateParameters(t)
-	seen := map[string]bool{}
+	seen, templates := map[string]bool{}, []string(nil)
 	for _, call := range calls {
 		seen[strings.Join(call[:2], " ")] = true
 		switch {
 		case call[0] == "kubectl" && call[1] == "mcs":
 			checkPluginCall(t, call[2:])
 		case call[0] == "aws" && call[1] == "cloudformation" && call[2] == "deploy":
+			file := call[slices.Index(call, "--template-file")+1]
+			templates = append(templates, filepath.Base(file))
+			parameters := templateParameters(t, file)
 			at := slices.Index(call, "--parameter-overrides")
 			for _, override := range call[at+1:] {
 				if name, _, _ := strings.Cut(override, "="); parameters[name] == nil {
-					t.Errorf("the template has no parameter %q", name)
+					t.Errorf("%s has no parameter %q", file, name)
 				}
 			}
 		}
@@ -91,6 +93,9 @@ func TestEKSPage(t *testing.T) {
 		if !seen[want] {
 			t.Errorf("the page never calls %q", want)
 		}
+	}
+	if want := []string{"clusterset.yaml", "cloudformation.yaml", "cloudformation.yaml"}; !slices.Equal(templates, want) {
+		t.Errorf("the page makes stacks of %v, want %v: those of the clusters import from that of the clusterset", templates, want)
 	}
 }
 
@@ -235,9 +240,9 @@ func checkPluginCall(t *testing.T, args []string) {
 	}
 }
 
-func templateParameters(t *testing.T) map[string]any {
+func templateParameters(t *testing.T, file string) map[string]any {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(root, "deploy/iam/cloudformation.yaml"))
+	data, err := os.ReadFile(filepath.Join(root, file))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,6 +49,15 @@ func TestECS(t *testing.T) {
 func TestQuickStart(t *testing.T) {
 	onlyOn(t, clusterset.CloudMap)
 	isEmpty(t)
+	if err := suite.Seal(t.Context(), "cls1", "cls2"); err != nil { // as make clusters does
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // the clusters may delete everything but the sealed namespace, in which those of other scenarios could create nothing
+		if out, err := suite.Output(context.Background(), tutorial.AWS("delete-namespace --id $("+tutorial.AWS("list-namespaces --filters Name=NAME,Values=mcs."+clusterset.ClusterSetID+
+			" --query 'Namespaces[0].Id' --output text")+")")); err != nil {
+			t.Errorf("deleting the namespace of the clusterset: %v: %s", err, out)
+		}
+	})
 	runPage(t, "docs/quick-start.md")
 }
 

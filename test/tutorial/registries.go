@@ -14,6 +14,8 @@ type onRegistry struct {
 	members, withdrawn, left Command
 	// seeRegistry is step 6.
 	seeRegistry Step
+	// stays is a sentence about what stays in the registry.
+	stays string
 	// introduction is a paragraph of the page.
 	introduction string
 }
@@ -44,7 +46,8 @@ func cloudMap() onRegistry {
 		name:    "Cloud Map",
 		overlay: "deploy/overlays/local",
 		installNote: "Once per cluster. `deploy/overlays/local` is `deploy/base` pointed at cloudmap-local, and a Secret holds the key of an IAM user who may do what " +
-			"[iam.md](iam.md) lists for this cluster and no more. On EKS use an overlay of your own that sets the Region, and give the ServiceAccount " +
+			"[iam.md](iam.md) lists for this cluster and no more. `make demo` has created the namespace `mcs.demo-set` in Cloud Map with a catalog for each cluster, " +
+			"which no other cluster can write into, as CloudFormation does [on EKS](eks.md#3-permissions). On EKS use an overlay of your own that sets the Region, and give the ServiceAccount " +
 			"`cloud-map-mcs-controller-manager` an IAM role (IRSA or Pod Identity).",
 		install: []Command{
 			run("kubectl --context CLS apply -f deploy/manager/namespace.yaml"),
@@ -53,7 +56,7 @@ func cloudMap() onRegistry {
 		},
 		members:   wait(AWS("discover-instances --namespace-name mcs.demo-set --service-name members --query 'Instances[].InstanceId' --output text"), soon, contains("cls1", "cls2")),
 		withdrawn: wait(AWS("list-services --query \"Services[?Name=='nginx-hello']\" --output text"), soon, lacks("nginx-hello")),
-		left:      wait(AWS("list-services --query 'Services[].Name' --output text"), soon, lacks("catalog.", "members")),
+		left:      wait(AWS("list-services --query 'Services[?InstanceCount>`0`].Name' --output text"), soon, lacks("catalog.", "members")),
 		seeRegistry: Step{6, "See it in Cloud Map",
 			"One instance per endpoint, as the AWS Cloud Map MCS Controller for K8s wrote them: for people, and for AWS services without access to Kubernetes. The clusters themselves read `catalog.cls1` in `mcs.demo-set`.",
 			[]Command{
@@ -61,6 +64,7 @@ func cloudMap() onRegistry {
 				wait(AWS("list-services --query \"Services[?Name=='nginx-hello']\""), soon, contains(`"Name": "nginx-hello"`)),
 				wait(AWS("discover-instances --namespace-name demo --service-name nginx-hello"), soon, instances(3)),
 			}},
+		stays: "The services that the administrator created stay, without instances.",
 		introduction: "Cloud Map is [cloudmap-local](cloudmap-local.md); against AWS the commands are the same without `--endpoint-url`.\n" +
 			"The demo sets HTTP_PROXY for the AWS CLI, which insists on another host name for some calls ([why](cloudmap-local.md)).\n\n" +
 			"`make demo RECORD=docs/walk-through.md` writes this page anew.\n",
@@ -90,6 +94,7 @@ func etcd() onRegistry {
 				wait(keys, soon, contains("/mcs/demo-set/cls1/exports/demo/nginx-hello")),
 				wait("etcdctl get /mcs/demo-set/cls1/member --print-value-only", soon, contains(`"clusterID":"cls1"`, `"clusterSetID":"demo-set"`, `"beat":`)),
 			}},
+		stays: "Its farewell stays for a week.",
 		introduction: "The registry is an etcd with TLS, in which each cluster is a user of its own ([etcd.md](etcd.md)).\n\n" +
 			"`make demo REGISTRY=etcd RECORD=FILE` writes this page again.\n",
 	}

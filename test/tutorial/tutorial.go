@@ -170,7 +170,7 @@ func Steps(registry string, clusters int) []Step {
 				r.withdrawn,
 			)...)},
 		{15, "Uninstall: leave the clusterset, undo DNS, delete the product; namespaces delete without hanging",
-			"`kubectl mcs leave` makes the cluster leave: it takes everything of its own out of the registry, and deletes the ClusterProperties. There are no finalizers, so nothing hangs, whatever is deleted first.",
+			"`kubectl mcs leave` makes the cluster leave: it takes everything of its own out of the registry, and deletes the ClusterProperties. There are no finalizers, so nothing hangs, whatever is deleted first. " + r.stays,
 			append(each(all,
 				run("kubectl mcs leave --yes --context CLS"),
 			), append([]Command{

@@ -37,7 +37,9 @@ func (f *clusterFacts) checks(plugin string) []check.Check {
 	out = append(out, f.metricsCheck()...)
 	if f.controller != nil && f.controller.Leader { // a standby does not know these
 		out = append(out, f.identityCheck(), f.clockCheck(), f.registryCheck(), f.credentialsCheck(), f.throttlingCheck(),
-			f.ifRead(f.membersCheck()), f.ifRead(f.networksCheck()), f.ifRead(f.signaturesCheck()), f.ifRead(f.budgetsCheck()), f.ifRead(f.exportsCheck()), f.importsCheck(), f.ifRead(f.pathsCheck()))
+			f.ifRead(f.membersCheck()), f.ifRead(f.networksCheck()), f.ifRead(f.signaturesCheck()))
+		out = append(out, f.catalogChecks()...)
+		out = append(out, f.ifRead(f.budgetsCheck()), f.ifRead(f.exportsCheck()), f.importsCheck(), f.ifRead(f.pathsCheck()))
 		out = append(out, f.instanceChecks()...)
 		out = append(out, f.mappedChecks()...)
 		out = append(out, f.policyChecks()...)
@@ -372,6 +374,31 @@ func (f *clusterFacts) signaturesCheck() check.Check {
 			"its rights (docs/runbooks/CloudMapMCSRecordsRefused.md)"
 	}
 	return c
+}
+
+// catalogChecks lists the catalogs in AWS Cloud Map that another member can write into. It is empty
+// until the tags of one were read, and on other registries.
+func (f *clusterFacts) catalogChecks() []check.Check {
+	c := check.Check{Name: "catalogs", Result: check.OK}
+	clusters := map[string][]string{}
+	for _, m := range f.controller.Members {
+		clusters[m.Seal] = append(clusters[m.Seal], m.ClusterID)
+	}
+	unsealed, unreadable, sealed := clusters[status.Unsealed], clusters[status.SealUnreadable], clusters[status.Sealed]
+	switch {
+	case len(unsealed) > 0:
+		c.Result, c.Detail = check.Warning, "not sealed: "+strings.Join(check.Summarize(unsealed, 8), ", ")
+		c.Remedy = "another member can keep their changes from arriving: remove create.json from the roles, and run, as an administrator of the AWS account, kubectl mcs registry seal --context " +
+			f.context + " | sh (docs/iam.md#sealed-and-unsealed)"
+	case len(unreadable) > 0:
+		c.Result, c.Detail = check.Unknown, "could not be read: "+strings.Join(check.Summarize(unreadable, 8), ", ")
+		c.Remedy = "allow the controller servicediscovery:ListTagsForResource and ListServices (docs/iam.md); an account that shares a namespace hides its tags"
+	case len(sealed) > 0:
+		c.Detail = "only its cluster can write into the catalog of each: " + strings.Join(check.Summarize(sealed, 8), ", ")
+	default:
+		return nil
+	}
+	return []check.Check{f.ifRead(c)}
 }
 
 // budgetsCheck lists what exceeds the budgets of this cluster, or the budgets that are nearly used up.

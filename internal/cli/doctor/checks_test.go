@@ -150,6 +150,17 @@ func TestChecks(t *testing.T) {
 			f.controller.Members[1].Problems = []string{"refused page 7: it has no signature"}
 			f.controller.Members[1].Refused = f.controller.Members[1].Problems
 		}, wantCheck: "signatures", wantResult: check.Warning, wantText: "cls2: refused page 7: it has no signature"},
+		{name: "all catalogs are sealed", mutate: func(f *clusterFacts) {
+			f.controller.Members[0].Seal, f.controller.Members[1].Seal = status.Sealed, status.Sealed
+		}},
+		{name: "a catalog that is not sealed", mutate: func(f *clusterFacts) {
+			f.controller.Members[0].Seal, f.controller.Members[1].Seal = status.Sealed, status.Unsealed
+		}, wantCheck: "catalogs", wantResult: check.Warning, wantText: "not sealed: cls2\nanother member can keep their changes from arriving"},
+		{name: "the command that seals", mutate: func(f *clusterFacts) { f.controller.Members[1].Seal = status.Unsealed },
+			wantCheck: "catalogs", wantResult: check.Warning, wantText: "kubectl mcs registry seal --context cls1 | sh"},
+		{name: "tags of a catalog that cannot be read", mutate: func(f *clusterFacts) {
+			f.controller.Members[0].Seal, f.controller.Members[1].Seal = status.Sealed, status.SealUnreadable
+		}, wantCheck: "catalogs", wantResult: check.Unknown, wantText: "could not be read: cls2"},
 		{name: "own page is missing", mutate: func(f *clusterFacts) { f.controller.Members[0].Problems = []string{"page 7 is missing"} },
 			wantCheck: "exports", wantResult: check.Warning, wantText: "does not have all records of this cluster: page 7 is missing"},
 		{name: "own page is missing for another cluster", mutate: func(f *clusterFacts) { f.seenByOthers = []string{"cls2 reports: page 7 is missing"} },

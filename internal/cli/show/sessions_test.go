@@ -19,6 +19,7 @@ func TestSessions(t *testing.T) {
 	clitest.RunSessions(t, Commands, []clitest.TerminalSession{
 		{Name: "seal", Setup: func(c clitest.Clusters) { c["cls2"].ControllerStatus.Registry = "etcd" }, Lines: []string{
 			"registry seal --help", "registry seal", "registry seal cls3 cls1", "registry seal A.b", "registry seal --context cls2",
+			"registry seal --clusterset-id=set2 cls1", "registry seal --clusterset-id=set2",
 		}},
 		{Name: "status", Lines: []string{
 			"status", "status --context cls1,cls2", "status --context cls1 --context cls2 -o wide", "status -o json", "status -o yaml", "get clusters --contexts cls1,cls2",

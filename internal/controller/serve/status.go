@@ -296,7 +296,7 @@ func describePaths(v pathhealth.Verdict, members []registry.Member, now time.Tim
 // newMember returns a member without numbers.
 func newMember(m registry.Member, now time.Time) status.Member {
 	out := status.Member{
-		ClusterID: m.ClusterID, UID: m.UID, Version: m.Version, Key: m.Key, RefusedKey: m.RefusedKey, Stale: m.Stale, Mapped: m.Mapped, Drain: m.Properties.Drain(), Problems: m.Problems,
+		ClusterID: m.ClusterID, UID: m.UID, Version: m.Version, Key: m.Key, RefusedKey: m.RefusedKey, Seal: sealOf(m.Seal), Stale: m.Stale, Mapped: m.Mapped, Drain: m.Properties.Drain(), Problems: m.Problems,
 		Networks:     mcs.FormatNetworks(m.Properties.Networks()),
 		HeartbeatAge: max(0, now.Sub(m.LastSeen)).Round(100 * time.Millisecond).Seconds(),
 	}
@@ -309,6 +309,20 @@ func newMember(m registry.Member, now time.Time) status.Member {
 		}
 	}
 	return out
+}
+
+// sealOf returns Member.Seal.
+func sealOf(seal registry.Seal) string {
+	switch seal {
+	case registry.Sealed:
+		return status.Sealed
+	case registry.Unsealed:
+		return status.Unsealed
+	case registry.SealUnreadable:
+		return status.SealUnreadable
+	case registry.SealUnknown:
+	}
+	return ""
 }
 
 // countMembers returns the members with the numbers of their exports and endpoints.

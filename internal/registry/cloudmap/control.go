@@ -281,7 +281,7 @@ func (c *control) find(ctx context.Context) (place controlPlace, err error) {
 	var ok bool
 	if place.namespace, ok = namespaces[c.namespaceName()]; !ok {
 		if place.namespace, err = c.client.CreateNamespace(ctx, c.namespaceName(), c.identity, api.PartControl); err != nil {
-			return place, err
+			return place, c.notCreated(err)
 		}
 	}
 	services, err := c.client.ListServices(ctx, place.namespace)
@@ -289,23 +289,33 @@ func (c *control) find(ctx context.Context) (place controlPlace, err error) {
 		return place, err
 	}
 	if place.members, err = c.findMembers(ctx, place.namespace, services); err != nil {
-		return place, err
+		return place, c.notCreated(err)
 	}
 	if place.catalog, ok = services[format.CatalogName(c.identity.ClusterID)]; ok {
 		return place, nil
 	}
 	place.isNew = true
 	place.catalog, err = c.client.CreateService(ctx, place.namespace, format.CatalogName(c.identity.ClusterID), c.identity, api.PartCatalog)
-	return place, err
+	return place, c.notCreated(err)
 }
 
-// leave deletes this cluster's catalog. The last cluster also deletes the services with member records and the namespace, if controllers created them and they are
-// empty. Resources that another writer uses stay. pause is the time for which the farewells of all clusters stay before.
+// notCreated adds to the error of a creation that IAM denied what creates the resource instead.
+func (c *control) notCreated(err error) error {
+	if !api.IsDenied(err) {
+		return err
+	}
+	return fmt.Errorf("%w; in a sealed clusterset, an administrator of the AWS account creates it, with the stack of the cluster or kubectl mcs registry seal --clusterset-id=%s %s | sh "+
+		"(docs/iam.md#sealed-and-unsealed)", err, c.identity.ClusterSetID, c.identity.ClusterID)
+}
+
+// leave deletes this cluster's catalog. The last cluster also deletes the farewells, and the
+// services with member records and the namespace, if controllers created them and they are empty.
+// Resources that an administrator created or another writer uses stay. pause is the time for which
+// the farewells of all clusters stay before.
 func (c *control) leave(ctx context.Context, place controlPlace, pause time.Duration) error {
 	defer func() { c.known.Store(nil); c.last.Store(nil) }()
 	c.saveIDs(ctx, controlPlace{}, 0)
-	gone, err := c.client.DeleteIfManaged(ctx, place.catalog.ARN, c.identity, func() error { return c.client.DeleteService(ctx, place.catalog) })
-	if err != nil || !gone {
+	if _, err := c.client.DeleteIfManaged(ctx, place.catalog.ARN, c.identity, func() error { return c.client.DeleteService(ctx, place.catalog) }); err != nil {
 		return err
 	}
 	services, err := c.membersServices(ctx, place.namespace)
@@ -315,11 +325,17 @@ func (c *control) leave(ctx context.Context, place controlPlace, pause time.Dura
 	if ok, err := c.haveOnlyFarewells(ctx, services); err != nil || !ok {
 		return err
 	}
-	engine.Sleep(ctx, pause)                      // registries that only read may not have read the farewell yet
+	engine.Sleep(ctx, pause) // registries that only read may not have read the farewell yet
+	allGone := true
 	for _, s := range slices.Backward(services) { // a cluster that joins meanwhile is in the first one with room
-		if gone, err := c.deleteMembers(ctx, s); err != nil || !gone {
+		gone, err := c.deleteMembers(ctx, s)
+		if err != nil {
 			return err
 		}
+		allGone = allGone && gone
+	}
+	if !allGone {
+		return nil
 	}
 	_, err = c.client.DeleteIfManaged(ctx, place.namespace.ARN, c.identity, func() error { return c.client.DeleteNamespace(ctx, place.namespace) })
 	return err

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -191,6 +192,72 @@ func TestPoliciesSuffice(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestSealedPoliciesSuffice: on the resources that the templates of deploy/iam create, clusters
+// without create.json join, export, import and leave. No request is denied but the deletions of
+// what the administrator created, and all of it is empty in the end: CloudFormation deletes no
+// service with instances.
+func TestSealedPoliciesSuffice(t *testing.T) {
+	c := startGuarded(t, cloudmaplocal.Options{Unthrottled: true}, []string{"cluster.json", "instance-view.json"})
+	resources, err := cloudmaptest.Stacks(os.DirFS("../../../deploy/iam"), "set1", "cls1", "cls2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cloudmaptest.Create(t.Context(), c.sdk(admin), resources); err != nil {
+		t.Fatal(err)
+	}
+	if err := lifetime(t, c, true, time.Minute, func() bool { return false }); err != nil {
+		t.Error(err)
+	}
+	denied := c.denials(t)
+	delete(denied, "DeleteService")
+	if len(denied) > 0 {
+		t.Errorf("denied: %v", denied)
+	}
+	within(t, 3*patience, "the resources are empty", func() bool {
+		for _, r := range resources {
+			if r.Type != cloudmaptest.TypeService {
+				continue
+			}
+			if _, there := c.service(t, "mcs.set1", r.Name); !there {
+				t.Fatalf("%s is gone", r.Name)
+			}
+			if left := c.instances(t, "mcs.set1", r.Name); len(left) > 0 {
+				t.Logf("%s has %d instances", r.Name, len(left))
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// TestClusterWithoutCatalog: a cluster that joins a sealed clusterset before an administrator has
+// created its catalog reports the command that does, and is a member once it exists.
+func TestClusterWithoutCatalog(t *testing.T) {
+	c := startGuarded(t, cloudmaplocal.Options{Unthrottled: true}, []string{"cluster.json"})
+	resources, err := cloudmaptest.Stacks(os.DirFS("../../../deploy/iam"), "set1", "cls1", "cls2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cloudmaptest.Create(t.Context(), c.sdk(admin), resources[:3]); err != nil {
+		t.Fatal(err)
+	}
+	reg, _ := running(t, c, cls2)
+	within(t, 3*patience, "it reports the command", func() bool {
+		report := reg.Report()
+		problem := errors.Join(report.Reading, report.Writing)
+		return problem != nil && strings.Contains(problem.Error(), "kubectl mcs registry seal --clusterset-id=set1 cls2 | sh")
+	})
+	in, err := c.client.ListNamespaces(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespace := in[format.ControlNamespace("set1")]
+	if _, err := c.client.CreateService(t.Context(), namespace, format.CatalogName("cls2"), cls2, api.PartCatalog); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 3*patience, "it is a member", func() bool { return joined(reg) })
 }
 
 // TestEveryStatementIsNeeded drops one statement at a time: some request from the join to the leave is then denied.

@@ -82,7 +82,9 @@ func (r *reader) poll(ctx context.Context) (whole bool, err error) {
 	r.state.Reads.ObserveClaim(shown, changed)
 	// The members are known now; whose pages are not read yet shows as Unknown.
 	r.notifier.Notify(changed)
-	return true, r.readPages(ctx, place)
+	err = r.readPages(ctx, place)
+	r.readTagsForUsers(ctx, place)
+	return true, err
 }
 
 // readMembers reads the records of all members.
@@ -210,11 +212,41 @@ func (r *reader) readTagsIfDue(ctx context.Context, place controlPlace, id strin
 	if !r.state.Reads.AreTagsDue(time.Now(), id) {
 		return
 	}
+	pause := r.cfg.StaleAfter / state.CopyReads // a catalog that was created again has another ARN
+	r.readTags(ctx, id, func() (api.Service, error) {
+		return r.catalogs.find(ctx, place.namespace, format.CatalogName(id), pause, pause)
+	})
+}
+
+// readTagsForUsers reads the tags of one catalog, so that users see whether it is sealed, if that
+// is due.
+func (r *reader) readTagsForUsers(ctx context.Context, place controlPlace) {
+	id, clusters := r.state.Reads.TagsForUsers(time.Now())
+	switch id {
+	case "":
+	case r.cfg.Identity.ClusterID:
+		r.readTags(ctx, id, func() (api.Service, error) { return place.catalog, nil })
+	default:
+		r.readTags(ctx, id, func() (api.Service, error) {
+			return r.catalogs.find(ctx, place.namespace, format.CatalogName(id), listedFor, state.ListPause(clusters))
+		})
+	}
+}
+
+// listedFor is the time for which a list of the services is used to show whether catalogs are
+// sealed.
+const listedFor = 24 * time.Hour
+
+// readTags reads the tags of the catalog that find returns.
+func (r *reader) readTags(ctx context.Context, id string, find func() (api.Service, error)) {
 	began := time.Now()
-	catalog, err := r.catalogs.find(ctx, place.namespace, format.CatalogName(id))
+	catalog, err := find()
 	owner := ""
 	if err == nil {
 		owner, err = r.client.CatalogOwner(ctx, catalog)
+	}
+	if api.IsNotFound(err) {
+		r.catalogs.forget(catalog.Name)
 	}
 	if ctx.Err() == nil {
 		r.state.Reads.ObserveTags(began, id, owner, err) // a failure proves nothing, and is tried again
@@ -225,28 +257,38 @@ func (r *reader) readTagsIfDue(ctx context.Context, place controlPlace, id strin
 // is safe for concurrent use.
 type catalogFinder struct {
 	*components
-	mu       sync.Mutex
+	mu sync.Mutex
+	// services and err are the result of the last list, at listedAt.
 	services map[string]api.Service
+	err      error
 	listedAt time.Time
 }
 
-// find returns a catalog. It lists the services at most as often as the tags of one catalog are
-// read: a catalog that was created again has another ARN.
-func (f *catalogFinder) find(ctx context.Context, namespace api.Namespace, name string) (api.Service, error) {
+// find returns a catalog. It lists the services if the last list is older than maxAge, or if that
+// does not have the catalog or has failed, but not within pause of it.
+func (f *catalogFinder) find(ctx context.Context, namespace api.Namespace, name string, maxAge, pause time.Duration) (api.Service, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.services == nil || time.Since(f.listedAt) >= f.cfg.StaleAfter/state.CopyReads {
-		services, err := f.client.ListServices(ctx, namespace)
-		if err != nil {
-			return api.Service{}, err
-		}
-		f.services, f.listedAt = services, time.Now()
-	}
 	found, ok := f.services[name]
-	if !ok {
+	if age := time.Since(f.listedAt); f.listedAt.IsZero() || age >= maxAge || !ok && age >= pause {
+		f.services, f.err = f.client.ListServices(ctx, namespace)
+		f.listedAt = time.Now()
+		found, ok = f.services[name]
+	}
+	switch {
+	case f.err != nil:
+		return api.Service{}, f.err
+	case !ok:
 		return api.Service{}, fmt.Errorf("finding service %s: the list of services does not have it", name)
 	}
 	return found, nil
+}
+
+// forget removes a catalog that does not exist from the result of the last list.
+func (f *catalogFinder) forget(name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.services, name)
 }
 
 // readPage reads the instances of a cluster's catalog with a value of PAGE.

@@ -20,13 +20,19 @@ import (
 const (
 	tagManagedBy    = "managed-by"
 	tagClusterSetID = "clusterset"
-	tagClusterID    = "cluster"
 	tagPart         = "part"
 )
+
+// TagCluster is the tag of a resource with the ID of the cluster that it was created for.
+const TagCluster = "cluster"
 
 // TagCatalogOf is the tag of a catalog that an administrator has sealed: only the cluster in it may
 // write into the catalog, whatever its other tags are.
 const TagCatalogOf = "catalog-of"
+
+// TagSealed is the tag, with the value true, of a namespace in which no cluster may create
+// services, whatever its other tags are.
+const TagSealed = "sealed"
 
 // Parts of the registry, which the IAM policies in deploy/iam refer to.
 const (
@@ -42,7 +48,7 @@ func Tags(identity mcs.Identity, part string) []types.Tag {
 		{Key: aws.String(tagPart), Value: aws.String(part)},
 		{Key: aws.String(tagManagedBy), Value: aws.String(plan.ManagedBy)},
 		{Key: aws.String(tagClusterSetID), Value: aws.String(identity.ClusterSetID)},
-		{Key: aws.String(tagClusterID), Value: aws.String(identity.ClusterID)},
+		{Key: aws.String(TagCluster), Value: aws.String(identity.ClusterID)},
 	}
 }
 
@@ -344,7 +350,7 @@ func (c *Client) IsCreatedBy(ctx context.Context, arn string, identity mcs.Ident
 	if IsNotFound(err) {
 		return false, nil
 	}
-	return have[tagManagedBy] == plan.ManagedBy && have[tagClusterSetID] == identity.ClusterSetID && have[tagClusterID] == identity.ClusterID, err
+	return have[tagManagedBy] == plan.ManagedBy && have[tagClusterSetID] == identity.ClusterSetID && have[TagCluster] == identity.ClusterID, err
 }
 
 // CatalogOwner returns the ID of the only cluster that may write into a catalog, by its tag

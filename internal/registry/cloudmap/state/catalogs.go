@@ -77,6 +77,12 @@ type catalogs struct {
 	// zero without one, and replacedAt the time.
 	replaced   trust.Key
 	replacedAt time.Time
+	// nextTags is the time from which the tags of a catalog may be read to show Member.Seal; zero
+	// before the first read of the members.
+	nextTags time.Time
+	// unsealedAt is the time of the last read of tags that showed no seal, and sealedAt that of the
+	// last one that showed a seal that was not there before.
+	unsealedAt, sealedAt time.Time
 	// newProcess is set if another cluster has a new process since the members were read last.
 	newProcess bool
 }
@@ -999,6 +1005,7 @@ func (c *catalogs) list() []registry.Member {
 			Version:    cluster.record.Version,
 			Key:        c.keyOf(cluster),
 			RefusedKey: cluster.refused(),
+			Seal:       cluster.seal.shown(id),
 			LastSeen:   cluster.lastSeen,
 			Joined:     cluster.record.Joined,
 			Heartbeat:  cluster.record.HeartbeatTime(),

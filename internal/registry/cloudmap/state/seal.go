@@ -2,15 +2,18 @@ package state
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"time"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// seal is what the tags of another cluster's catalog prove of a key in it that was refused. With
-// the tag catalog-of only the cluster in it can have written the key.
+// seal is what the tags of a cluster's catalog say: with the tag catalog-of only the cluster in it
+// can write there. They are read when the catalog shows a key that was refused, which they may
+// prove, and seldom otherwise, for users.
 type seal struct {
 	// refused is the key that the catalog shows, and that is not the cluster's; zero without one.
 	refused trust.Key
@@ -27,6 +30,19 @@ type seal struct {
 // isOf reports whether the tags, which were read within a time, name a cluster.
 func (s *seal) isOf(id string, now time.Time, within time.Duration) bool {
 	return !s.readAt.IsZero() && s.err == nil && s.owner == id && now.Sub(s.readAt) < within
+}
+
+// shown returns the state for users.
+func (s *seal) shown(id string) registry.Seal {
+	switch {
+	case s.readAt.IsZero():
+		return registry.SealUnknown
+	case s.err != nil:
+		return registry.SealUnreadable
+	case s.owner == id:
+		return registry.Sealed
+	}
+	return registry.Unsealed
 }
 
 // unproven returns the reason why the catalog does not prove its key, "" if it does once the
@@ -66,11 +82,91 @@ func (c *catalogs) tagsRead(now time.Time, id, owner string, err error) {
 	if cluster == nil {
 		return // forgotten since the read began
 	}
-	cluster.seal.dueAt, cluster.seal.readAt = now.Add(c.staleAfter/CopyReads), now
-	cluster.seal.owner, cluster.seal.err = owner, err
-	if err == nil && owner != id && cluster.seal.refused != (trust.Key{}) {
+	before := cluster.seal.shown(id)
+	cluster.seal.readAt, cluster.seal.owner, cluster.seal.err = now, owner, err
+	switch shown := cluster.seal.shown(id); {
+	case shown != registry.Sealed:
+		c.unsealedAt = now
+	case before == registry.Unsealed:
+		c.sealedAt = now
+	}
+	if cluster.seal.refused == (trust.Key{}) {
+		return
+	}
+	cluster.seal.dueAt = now.Add(c.staleAfter / CopyReads)
+	if err == nil && owner != id {
 		c.keyring.ObserveUnsealed(c.registry, id)
 	}
+}
+
+// The intervals between reads of the tags that are for users alone. Only an administrator changes
+// the tag of a sealed catalog. Of those that are not sealed, or could not be read, one is read in
+// an interval, however many they are; when one of them has become sealed, so may the others.
+const (
+	sealedInterval   = 24 * time.Hour
+	unsealedInterval = 10 * time.Minute
+)
+
+// tagsAfterStart is the time after the first read of the members before which no tags are read for
+// users: the requests of the start come first, and heartbeats show the clusters by then.
+const tagsAfterStart = 15 * time.Second
+
+// TagsPause returns the shortest time between two reads of tags for users in one of n clusters: all
+// of them together make ten a second, a fifth of the assumed quota (docs/cost.md).
+func TagsPause(n int) time.Duration { return time.Duration(n) * 100 * time.Millisecond }
+
+// ListPause returns the shortest time between two lists of the services for that purpose in one of
+// n clusters: all of them together make one request in two seconds, a quarter of the assumed quota.
+// A request shows a hundred services, of which two are no catalogs.
+func ListPause(n int) time.Duration { return time.Duration(n*((n+2+99)/100)) * 2 * time.Second }
+
+// tagsDueAt returns the time from which the tags of a cluster have to be read for users.
+func (c *catalogs) tagsDueAt(id string, s seal) time.Time {
+	switch s.shown(id) {
+	case registry.SealUnknown:
+		return time.Time{}
+	case registry.Sealed:
+		return s.readAt.Add(sealedInterval)
+	case registry.Unsealed, registry.SealUnreadable:
+	}
+	if s.readAt.Before(c.sealedAt) {
+		return time.Time{}
+	}
+	return c.unsealedAt.Add(unsealedInterval)
+}
+
+// tagsForUsers returns the cluster whose tags have to be read for users, the one whose last read is
+// the longest ago, with the number of clusters; "" if none is due. Clusters that start together
+// spread their first lists.
+func (c *catalogs) tagsForUsers(now time.Time) (id string, clusters int) {
+	if !c.synced || now.Before(c.nextTags) {
+		return "", 0
+	}
+	var last time.Time
+	for candidate, cluster := range c.clusters {
+		if !cluster.hasRecord || cluster.left {
+			continue
+		}
+		clusters++
+		readAt := cluster.seal.readAt
+		if !c.tagsDueAt(candidate, cluster.seal).After(now) && (id == "" || readAt.Before(last) || readAt.Equal(last) && candidate < id) {
+			id, last = candidate, readAt
+		}
+	}
+	if c.nextTags.IsZero() {
+		c.nextTags = now.Add(tagsAfterStart + rand.N(max(ListPause(clusters), 1)))
+		return "", 0
+	}
+	c.nextTags = now.Add(TagsPause(clusters))
+	return id, clusters
+}
+
+// TagsForUsers returns the cluster whose tags have to be read for users, with the number of
+// clusters; "" if none is due.
+func (s *Reads) TagsForUsers(now time.Time) (id string, clusters int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.catalogs.tagsForUsers(now)
 }
 
 // AreTagsDue reports whether the tags of a cluster's catalog have to be read.
