@@ -111,9 +111,14 @@ func (f importFacts) hasForeignDerived() bool {
 	return f.derived != nil && !plan.IsDerivedService(f.key, f.derived) && !f.takeover.TakesDerived
 }
 
-// importedClusters returns the other clusters, sorted, that the import contains: in its status, or in the slices, which are written
-// before it.
+// importedClusters returns the other clusters, sorted, that the import contains.
 func (f importFacts) importedClusters() []string {
+	return slices.DeleteFunc(f.clusters(), func(c string) bool { return c == f.cluster })
+}
+
+// clusters returns the clusters, sorted, that the import contains: in its status, or in the slices,
+// which are written before it.
+func (f importFacts) clusters() []string {
 	var out []string
 	if f.imp != nil {
 		for _, c := range f.imp.Status.Clusters {
@@ -124,7 +129,7 @@ func (f importFacts) importedClusters() []string {
 		out = append(out, plan.SourceCluster(s))
 	}
 	slices.Sort(out)
-	return slices.DeleteFunc(slices.Compact(out), func(c string) bool { return c == f.cluster || c == "" })
+	return slices.DeleteFunc(slices.Compact(out), func(c string) bool { return c == "" })
 }
 
 // unknownClusters returns the clusters, sorted, that may export the service although the view does not have their export.
