@@ -200,7 +200,7 @@ func (p *Precedence) findLate(claimed []mcs.Export) {
 // precedence.
 func (p Precedence) Merge() mcs.Merged {
 	m := mcs.Merge(p.Exports)
-	_, shared := mcs.OwnAddresses(p.Exports)
+	_, shared := mcs.OwnAddresses(m.Type, p.Exports)
 	if c := mcs.AddressConflict(shared); c != nil {
 		m.Conflicts = append(m.Conflicts, *c)
 	}

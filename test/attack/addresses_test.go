@@ -76,7 +76,7 @@ func shadowOf(web mcs.Export) mcs.Export {
 func checkShadow(t *testing.T, web mcs.Export, view registry.View) {
 	t.Helper()
 	p := plan.DecidePrecedence(plan.PrecedenceInput{Exports: view.Exports, Order: view.Order, Now: time.Now()})
-	owned, _ := mcs.OwnAddresses(p.Exports)
+	owned, _ := mcs.OwnAddresses(p.Merge().Type, p.Exports)
 	for _, e := range owned {
 		switch {
 		case e.Cluster == victim && e.EndpointCount() != web.EndpointCount():

@@ -457,11 +457,11 @@ func (d *importDecision) chooseOwned(c mcs.Candidates, n int) (choice mcs.Choice
 			chosen[n+i].Created = d.created[chosen[n+i].Cluster]
 		}
 		var shared []mcs.SharedAddresses
-		if owned, shared = mcs.OwnAddresses(chosen); len(shared) == 0 {
+		if owned, shared = mcs.OwnAddresses(d.merged.Type, chosen); len(shared) == 0 {
 			break
 		}
 		d.shared = mcs.JoinShared(d.shared, shared)
-		c.Exports = mcs.LeaveOut(c.Exports, chosen, owned)
+		c.Exports = mcs.LeaveOut(d.merged.Type, c.Exports, chosen, owned)
 	}
 	return choice, owned
 }

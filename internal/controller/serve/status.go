@@ -413,10 +413,11 @@ func (s *statusSource) service(ctx context.Context, session *membership.Session,
 		in.Import = &imp
 	}
 	precedence := plan.DecidePrecedence(in)
-	for _, c := range precedence.Merge().Conflicts {
+	merged := precedence.Merge()
+	for _, c := range merged.Conflicts {
 		out.Conflicts = append(out.Conflicts, fmt.Sprintf("%s: %s", c.Reason, c.Message))
 	}
-	_, shared := mcs.OwnAddresses(precedence.Exports)
+	_, shared := mcs.OwnAddresses(merged.Type, precedence.Exports)
 	out.Refused = append(out.Refused, policy.OfShared(shared)...)
 	return out, err
 }
