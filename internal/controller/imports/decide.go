@@ -237,8 +237,9 @@ type importDecision struct {
 	unreachability metav1.Condition
 }
 
-// decideImport keeps the promise that unknown is not empty: an import is removed only when every cluster that it contains is known not
-// to export the service. While a cluster that the import contains is unknown, only the endpoints of the known clusters change.
+// decideImport keeps the promise that unknown is not empty: an import is removed only when every
+// cluster that it contains is known not to export the service. While a cluster that the import
+// contains is unknown, only the endpoints of the known clusters change, and ports of theirs are added.
 func decideImport(f importFacts) importDecision {
 	d := importDecision{exports: slices.Clone(f.view.Exports), unknown: f.unknownClusters()}
 	if f.local != nil {
@@ -254,6 +255,7 @@ func decideImport(f importFacts) importDecision {
 	switch {
 	case len(d.exports) == 0, f.showsAny(d.unknown):
 		d.merged = plan.MergedFromServiceImport(f.imp, d.exports)
+		d.merged.AddPorts(d.exports) // a cluster that is unknown keeps no port of another one out
 		f.metadata.Apply(&d.merged)
 	default:
 		d.merged = mcs.Merge(d.exports)
@@ -268,9 +270,9 @@ func decideImport(f importFacts) importDecision {
 }
 
 // allRefusals returns the refusals, with those of endpoints whose addresses belong to another
-// cluster.
+// cluster, and of ports that are too many.
 func (d importDecision) allRefusals() []policy.Refusal {
-	return slices.Concat(d.refusals, policy.OfShared(d.shared))
+	return slices.Concat(d.refusals, policy.OfShared(d.shared), policy.OfPorts(d.merged))
 }
 
 // reach returns what clients of this cluster, whose Services have the IP families supported, reach with the endpoints in use.

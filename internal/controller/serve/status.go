@@ -418,7 +418,7 @@ func (s *statusSource) service(ctx context.Context, session *membership.Session,
 		out.Conflicts = append(out.Conflicts, fmt.Sprintf("%s: %s", c.Reason, c.Message))
 	}
 	_, shared := mcs.OwnAddresses(merged.Type, precedence.Exports)
-	out.Refused = append(out.Refused, policy.OfShared(shared)...)
+	out.Refused = slices.Concat(out.Refused, policy.OfShared(shared), policy.OfPorts(merged))
 	return out, err
 }
 
