@@ -31,18 +31,24 @@ type heldReleases struct {
 	last map[string]time.Time
 }
 
-// begin reports whether a release in namespace is due.
-func (h *heldReleases) begin(namespace string, now time.Time) bool {
+// begin reports whether a release in namespace is due. The caller calls undo if it releases nothing:
+// an import that finds no IP to release must not keep others from releasing one.
+func (h *heldReleases) begin(namespace string, now time.Time) (undo func(), isDue bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if now.Sub(h.last[namespace]) < releasePause {
-		return false
+	before := h.last[namespace]
+	if now.Sub(before) < releasePause {
+		return nil, false
 	}
 	if h.last == nil {
 		h.last = map[string]time.Time{}
 	}
 	h.last[namespace] = now
-	return true
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.last[namespace] = before
+	}, true
 }
 
 // Texts of the API server's errors about quotas and full ranges. Neither has a reason or code of its own: k8s.io/apiserver/pkg/admission/plugin/resourcequota
@@ -72,11 +78,16 @@ func scarceIn(namespace string, err error) (in string, scarce bool) {
 func (r *Controller) giveWay(ctx context.Context, f importFacts, err error) error {
 	key := f.key
 	namespace, scarce := scarceIn(key.Namespace, err)
-	if !scarce || !r.releases.begin(namespace, r.now()) {
+	if !scarce {
+		return err
+	}
+	undo, isDue := r.releases.begin(namespace, r.now())
+	if !isDue {
 		return err
 	}
 	held, listErr := r.findHeld(ctx, namespace, f)
 	if held == nil || listErr != nil {
+		undo()
 		return errors.Join(err, listErr)
 	}
 	// The precondition on the version keeps a Service whose import has begun again.

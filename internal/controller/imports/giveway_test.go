@@ -19,6 +19,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
 // heldService returns a Service that holds the IPs of an ended import since a minute of 12 o'clock.
@@ -112,6 +113,26 @@ func TestChooseHeld(t *testing.T) {
 				t.Errorf("%q gives way, want %q", got, tt.want)
 			}
 		})
+	}
+}
+
+// TestGiveWay_Undone: an import that finds nothing to release keeps no other one from it.
+func TestGiveWay_Undone(t *testing.T) {
+	quota := apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "web", errors.New("exceeded quota: none, used: services=1"))
+	held := heldService("demo", "held", "10")
+	plan.SetHeldFor(held, []string{"cls2"})
+	r := &Controller{
+		client: fake.NewClientBuilder().WithScheme(controllertest.Scheme()).WithObjects(held).Build(),
+		now:    time.Now, events: kube.EventRecorder{Recorder: events.NewFakeRecorder(10)},
+	}
+	of := func(cluster string) importFacts {
+		return importFacts{key: webKey, view: registry.View{Exports: []mcs.Export{{Cluster: cluster}}}}
+	}
+	if err := r.giveWay(t.Context(), of("cls3"), quota); !errors.Is(err, quota) || countServices(t, r) != 1 {
+		t.Errorf("error %v, want nothing released", err)
+	}
+	if err := r.giveWay(t.Context(), of("cls2"), quota); kube.IsRefused(err) || countServices(t, r) != 0 {
+		t.Errorf("error %v, want the IP released", err)
 	}
 }
 
