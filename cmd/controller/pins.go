@@ -109,11 +109,13 @@ func encodePin(pin trust.Pin) (string, error) {
 	if pin.Key != (trust.Key{}) {
 		stored.Key = pin.Key.String()
 	}
-	text, err := json.Marshal(stored)
-	if err != nil {
+	var text strings.Builder
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false) // which takes six bytes for one of a UID
+	if err := encoder.Encode(stored); err != nil {
 		return "", fmt.Errorf("encoding the key of a cluster: %w", err)
 	}
-	return string(text), nil
+	return strings.TrimSuffix(text.String(), "\n"), nil
 }
 
 func decodePin(text string) (trust.Pin, error) {

@@ -136,8 +136,9 @@ type keyringRegistry struct {
 }
 
 var (
-	_ registry.Reporter = keyringRegistry{}
-	_ registry.Truster  = keyringRegistry{}
+	_ registry.Reporter  = keyringRegistry{}
+	_ registry.Truster   = keyringRegistry{}
+	_ registry.KeyKeeper = keyringRegistry{}
 )
 
 // Run implements registry.Registry.
@@ -157,6 +158,9 @@ func (r keyringRegistry) Trust(clusterID, key string) error {
 	}
 	return r.keyring.Trust(clusterID, parsed)
 }
+
+// KeepKeys implements registry.KeyKeeper.
+func (r keyringRegistry) KeepKeys(imported []string) { r.keyring.SetImported(imported) }
 
 // Report implements registry.Reporter.
 func (r keyringRegistry) Report() registry.Report { return registry.ReportOf(r.Registry) }

@@ -23,23 +23,25 @@ type SharedAddresses struct {
 	Examples  []string
 }
 
-// OwnAddresses returns the exports of one service in their order, with the endpoints that each
-// cluster owns, and those that are left out, sorted. exports is not changed.
+// OwnAddresses returns the exports of one service of type t in their order, with the endpoints that
+// each cluster owns, and those that are left out, sorted. exports is not changed.
 //
 // Within a service an address and port belong to the cluster that announces the network of the
 // address (PropertyNetworks), and of several such clusters, or if there is none, to the oldest export
-// that has them, as long as it has them, whatever their state is. kube-proxy knows one endpoint of a Service for each address and
-// port, and takes any of several: one that is not ready in another cluster's export would hide the
-// ready one. An endpoint of which another cluster owns one port is left out with all its ports: its
-// address is that of another cluster's pod. Endpoints without ports, which headless services have,
-// are compared with each other.
+// that has them, as long as it has them, whatever their state is. kube-proxy knows one endpoint of a
+// Service for each address and port, and takes any of several: one that is not ready in another
+// cluster's export would hide the ready one. An endpoint of which another cluster owns one port is
+// left out with all its ports: its address is that of another cluster's pod.
+//
+// In a headless service an address belongs to one cluster with all its ports. DNS has addresses
+// only, so that one which is not ready any more would stay in it under another port.
 //
 // properties are the ClusterProperties of the exporting clusters, as far as they are known.
-func OwnAddresses(exports []Export, properties map[string]Properties) ([]Export, []SharedAddresses) {
+func OwnAddresses(t mcsv1beta1.ServiceImportType, exports []Export, properties map[string]Properties) ([]Export, []SharedAddresses) {
 	if len(exports) < 2 {
 		return exports, nil
 	}
-	owned, shared := ownAddresses(exports, nil)
+	owned, shared := ownAddresses(t, exports, nil)
 	if len(shared) == 0 {
 		return owned, nil // the networks make no difference
 	}
@@ -52,11 +54,11 @@ func OwnAddresses(exports []Export, properties map[string]Properties) ([]Export,
 	if len(networks) == 0 {
 		return owned, shared
 	}
-	return ownAddresses(exports, networks)
+	return ownAddresses(t, exports, networks)
 }
 
 // ownAddresses implements OwnAddresses. networks are those that the clusters announce.
-func ownAddresses(exports []Export, networks map[string][]netip.Prefix) ([]Export, []SharedAddresses) {
+func ownAddresses(t mcsv1beta1.ServiceImportType, exports []Export, networks map[string][]netip.Prefix) ([]Export, []SharedAddresses) {
 	out := slices.Clone(exports)
 	order, endpoints := make([]int, len(exports)), 0
 	for i, e := range exports {
@@ -64,7 +66,7 @@ func ownAddresses(exports []Export, networks map[string][]netip.Prefix) ([]Expor
 		endpoints += e.EndpointCount()
 	}
 	slices.SortFunc(order, func(a, b int) int { return comparePrecedence(exports[a], exports[b]) })
-	all := claims{list: make([]claim, 0, endpoints), latest: make(map[netip.Addr]int, endpoints), overlaps: newOverlaps[portKey]()}
+	all := claims{kind: t, list: make([]claim, 0, endpoints), latest: make(map[netip.Addr]int, endpoints), overlaps: newOverlaps[portKey]()}
 	for _, i := range order {
 		if list := networks[exports[i].Cluster]; list != nil {
 			all.add(exports[i].inside(list))
@@ -82,18 +84,18 @@ func ownAddresses(exports []Export, networks map[string][]netip.Prefix) ([]Expor
 }
 
 // LeaveOut returns exports without the endpoints of chosen, their chosen parts, that OwnAddresses
-// has left out of owned. The three lists have the same clusters in the same order. exports is not
-// changed.
-func LeaveOut(exports, chosen, owned []Export) []Export {
+// has left out of owned. The three lists have the same clusters in the same order, t is the type of
+// the service. exports is not changed.
+func LeaveOut(t mcsv1beta1.ServiceImportType, exports, chosen, owned []Export) []Export {
 	out := slices.Clone(exports)
 	for i := range out {
 		if chosen[i].EndpointCount() == owned[i].EndpointCount() {
 			continue
 		}
-		lost := lostPorts(chosen[i].Backends, owned[i].Backends)
+		lost := lostPorts(t, chosen[i].Backends, owned[i].Backends)
 		out[i].Backends = nil
 		for _, b := range exports[i].Backends {
-			ports := b.portKeys()
+			ports := b.claimedPorts(t)
 			b.Endpoints = slices.DeleteFunc(slices.Clone(b.Endpoints), func(ep Endpoint) bool {
 				return slices.ContainsFunc(lost[ep.Address.Unmap()], func(p map[portKey]bool) bool { return haveCommon(p, ports) })
 			})
@@ -106,7 +108,7 @@ func LeaveOut(exports, chosen, owned []Export) []Export {
 }
 
 // lostPorts returns the ports of each address that chosen has and owned lacks.
-func lostPorts(chosen, owned []Backends) map[netip.Addr][]map[portKey]bool {
+func lostPorts(t mcsv1beta1.ServiceImportType, chosen, owned []Backends) map[netip.Addr][]map[portKey]bool {
 	kept := map[string]map[endpointKey]bool{}
 	for _, b := range owned {
 		kept[portsKey(b.Ports)] = map[endpointKey]bool{}
@@ -118,7 +120,7 @@ func lostPorts(chosen, owned []Backends) map[netip.Addr][]map[portKey]bool {
 	for _, b := range chosen {
 		for _, ep := range b.Endpoints {
 			if address := ep.Address.Unmap(); !kept[portsKey(b.Ports)][endpointKey{ep.Address, ep.Hostname}] {
-				lost[address] = append(lost[address], b.portKeys())
+				lost[address] = append(lost[address], b.claimedPorts(t))
 			}
 		}
 	}
@@ -177,6 +179,7 @@ func (e Export) inside(networks []netip.Prefix) Export {
 
 // claims are the addresses and ports of exports.
 type claims struct {
+	kind mcsv1beta1.ServiceImportType
 	// clusters are those of the groups of endpoints of all exports, whose ports are in overlaps.
 	clusters []string
 	overlaps *overlaps[portKey]
@@ -196,7 +199,7 @@ type claim struct{ group, before int }
 // add adds the endpoints of e that no other cluster claims, and returns them and the others.
 func (c *claims) add(e Export) (kept []Backends, lost []SharedAddresses) {
 	for _, b := range e.Backends {
-		group := c.overlaps.add(b.portKeys())
+		group := c.overlaps.add(b.claimedPorts(c.kind))
 		c.clusters = append(c.clusters, e.Cluster)
 		b.Endpoints = slices.Clone(b.Endpoints)
 		b.Endpoints = slices.DeleteFunc(b.Endpoints, func(ep Endpoint) bool {
@@ -273,14 +276,16 @@ func (b Backends) portNames() map[BackendPort]bool {
 	return out
 }
 
-// portKeys returns the protocols and numbers of the ports of b, the zero portKey if there are none.
-func (b Backends) portKeys() map[portKey]bool {
-	out := make(map[portKey]bool, max(1, len(b.Ports)))
+// claimedPorts returns the ports that b claims for its addresses in a service of type t: the
+// protocols and numbers of its ports, and in a headless service the zero portKey alone, which
+// stands for all.
+func (b Backends) claimedPorts(t mcsv1beta1.ServiceImportType) map[portKey]bool {
+	if t == mcsv1beta1.Headless {
+		return map[portKey]bool{{}: true}
+	}
+	out := make(map[portKey]bool, len(b.Ports))
 	for _, p := range b.Ports {
 		out[portKey{cmp.Or(p.Protocol, corev1.ProtocolTCP), p.Port}] = true
-	}
-	if len(out) == 0 {
-		out[portKey{}] = true
 	}
 	return out
 }

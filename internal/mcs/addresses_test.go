@@ -92,7 +92,15 @@ func TestOwnAddresses(t *testing.T) {
 		},
 		{
 			name: "headless without ports", exports: []Export{withoutPorts(of("cls1", "", "10.0.0.1")), withoutPorts(of("cls2", "", "10.0.0.1")), servingPorts("cls3", mcsv1beta1.Headless, "http:80", "10.0.0.1")},
-			want: []string{"cls1 10.0.0.1", "cls3 10.0.0.1"}, shared: []string{"cls2 cls1 1 10.0.0.1"},
+			want: []string{"cls1 10.0.0.1"}, shared: []string{"cls2 cls1 1 10.0.0.1", "cls3 cls1 1 10.0.0.1"},
+		},
+		{
+			name: "headless under another port", exports: []Export{servingPorts("cls1", mcsv1beta1.Headless, "http:80", "!10.0.0.1"), servingPorts("cls2", mcsv1beta1.Headless, "alt:81", "10.0.0.1", "10.0.0.2")},
+			want: []string{"cls1 10.0.0.1", "cls2 10.0.0.2"}, shared: []string{"cls2 cls1 1 10.0.0.1"},
+		},
+		{
+			name: "several names of one cluster at a headless address", exports: []Export{servingPorts("cls1", mcsv1beta1.Headless, "http:80", "10.0.0.1", "10.0.0.1"), servingPorts("cls2", mcsv1beta1.Headless, "alt:81", "10.0.0.2")},
+			want: []string{"cls1 10.0.0.1", "cls1 10.0.0.1", "cls2 10.0.0.2"},
 		},
 		{
 			name: "several groups of one cluster", exports: []Export{twice}, want: []string{"cls2 10.0.0.1", "cls2 10.0.0.2", "cls2 10.0.0.1", "cls2 10.0.0.1"},
@@ -107,7 +115,7 @@ func TestOwnAddresses(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			owned, shared := OwnAddresses(tc.exports, nil)
+			owned, shared := OwnAddresses(Merge(tc.exports).Type, tc.exports, nil)
 			if got := addressesOf(owned); !slices.Equal(got, tc.want) {
 				t.Errorf("endpoints %v, want %v", got, tc.want)
 			}
@@ -167,7 +175,7 @@ func TestOwnAddressesByNetwork(t *testing.T) {
 			for cluster, text := range tc.networks {
 				properties[cluster] = Properties{PropertyNetworks: text}
 			}
-			owned, shared := OwnAddresses(tc.exports, properties)
+			owned, shared := OwnAddresses(mcsv1beta1.ClusterSetIP, tc.exports, properties)
 			if got := addressesOf(owned); !slices.Equal(got, tc.want) {
 				t.Errorf("endpoints %v, want %v", got, tc.want)
 			}
@@ -200,12 +208,12 @@ func addressesOf(exports []Export) (out []string) {
 func TestOwnAddressesOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		exports := anyExports(t, 1)
-		before := slices.Clone(exports)
-		owned, shared := OwnAddresses(exports, nil)
+		before, kind := slices.Clone(exports), Merge(exports).Type
+		owned, shared := OwnAddresses(kind, exports, nil)
 		if diff := cmp.Diff(before, exports, compareAddr); diff != "" {
 			t.Fatalf("OwnAddresses changed its input:\n%s", diff)
 		}
-		again, sharedAgain := OwnAddresses(rapid.Permutation(exports).Draw(t, "order"), nil)
+		again, sharedAgain := OwnAddresses(kind, rapid.Permutation(exports).Draw(t, "order"), nil)
 		slices.SortFunc(again, func(a, b Export) int { return strings.Compare(a.Cluster, b.Cluster) })
 		if diff := cmp.Diff(owned, again, compareAddr); diff != "" {
 			t.Fatalf("another order, other endpoints:\n%s", diff)
@@ -220,7 +228,7 @@ func TestOwnAddressesOnce(t *testing.T) {
 		owners := map[addressPort]string{}
 		for i, e := range oldestFirst(owned) {
 			for _, b := range e.Backends {
-				for key := range b.portKeys() {
+				for key := range b.claimedPorts(kind) {
 					for _, ep := range b.Endpoints {
 						at := addressPort{ep.Address, key}
 						if owner, ok := owners[at]; ok && owner != e.Cluster {
@@ -239,7 +247,7 @@ func TestOwnAddressesOnce(t *testing.T) {
 			for _, b := range e.Backends {
 				for _, ep := range b.Endpoints {
 					isOwned := false
-					for key := range b.portKeys() {
+					for key := range b.claimedPorts(kind) {
 						owner, ok := owners[addressPort{ep.Address, key}]
 						isOwned = isOwned || ok && owner != e.Cluster
 					}
@@ -282,7 +290,7 @@ func TestBackendsHaveOneState(t *testing.T) {
 		for i := range exports {
 			exports[i].Backends = append(exports[i].Backends, overlappingGroups(t, exports[i])...)
 		}
-		exports, _ = OwnAddresses(exports, nil)
+		exports, _ = OwnAddresses(Merge(exports).Type, exports, nil)
 		m := Merge(exports)
 		if m.Type == mcsv1beta1.Headless {
 			return

@@ -79,7 +79,7 @@ func BenchmarkOwnAddresses(b *testing.B) {
 			exports := manyClusters(clusters, 10_000/clusters)
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, shared := OwnAddresses(exports, nil); len(shared) > 0 {
+				if _, shared := OwnAddresses(exports[0].Type, exports, nil); len(shared) > 0 {
 					b.Fatal(shared)
 				}
 			}

@@ -17,7 +17,10 @@ type Merged struct {
 	Type mcsv1beta1.ServiceImportType
 	// Ports are the union of the exports' ports. Names are unique, so are pairs of protocol and number, and each of several
 	// ports has a name.
-	Ports                 []Port
+	Ports []Port
+	// PortUses are the ports that each cluster adds, those with most first. It is nil unless ports are
+	// left out because there are too many.
+	PortUses              []PortUse
 	SessionAffinity       corev1.ServiceAffinity
 	SessionAffinityConfig *corev1.SessionAffinityConfig
 	InternalTrafficPolicy corev1.ServiceInternalTrafficPolicy
@@ -71,10 +74,11 @@ func Merge(exports []Export) Merged {
 	slices.Sort(m.Clusters)
 
 	var portConflict, familyConflict *Conflict
-	m.Ports, portConflict = mergePorts(ordered)
+	m.Ports, m.PortUses, portConflict = mergePorts(ordered)
 	m.IPFamilies, familyConflict = mergeIPFamilies(ordered, m.Type)
 
 	m.addConflict(portConflict)
+	m.addConflict(portLimitConflict(m.PortUses))
 	for _, f := range oldestDecides {
 		m.addConflict(f.conflict(ordered))
 	}

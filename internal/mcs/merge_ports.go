@@ -26,13 +26,33 @@ type mergedPort struct {
 	cluster string
 }
 
-// mergePorts returns the union of the ports of exports that are sorted by precedence. From the oldest export to the youngest, it
-// adds each port unless the union has its name or its protocol and number.
+// maxMergedPorts bounds the ports of a service: those of the oldest export, and as many of all
+// others together. A port takes up to 530 bytes of the derived Service: 63 of its name, 317 of its
+// appProtocol, which is a qualified name, 25 of its numbers and protocol, and 125 of its managed
+// fields. So 2,000 ports are 1.06 MB of the 1.5 MiB that etcd accepts (--max-request-bytes,
+// etcd.io/docs/v3.6/dev-guide/limit), and 0.5 MB are left for annotations, which have 256 KiB.
+const maxMergedPorts = 2 * maxPorts
+
+// portShare divides the room for ports: one part in portShare of that which the older exports leave
+// belongs to an export.
+const portShare = 16
+
+// mergePorts returns the union of the ports of exports that are sorted by precedence. From the
+// oldest export to the youngest, it adds each port unless the union has its name or its protocol and
+// number. Ports beyond maxMergedPorts are left out.
 //
 // The API defines a conflict "if the ports are not identical in all the constituent Services": ports that exclude each other
 // and ports that only some clusters have.
-func mergePorts(ordered []Export) ([]Port, *Conflict) {
-	var union []mergedPort
+func mergePorts(ordered []Export) (ports []Port, uses []PortUse, conflict *Conflict) {
+	union := unitePorts(ordered)
+	if len(union) > maxMergedPorts {
+		union, uses = boundPorts(union)
+	}
+	return nameUnnamed(union), uses, portConflict(union, ordered)
+}
+
+// unitePorts returns the union of the ports of exports that are sorted by precedence.
+func unitePorts(ordered []Export) (union []mergedPort) {
 	byName := map[string]bool{}
 	byKey := map[portKey]bool{}
 	for _, e := range ordered {
@@ -45,7 +65,89 @@ func mergePorts(ordered []Export) ([]Port, *Conflict) {
 			union = append(union, mergedPort{p, e.Cluster})
 		}
 	}
-	return nameUnnamed(union), portConflict(union, ordered)
+	return union
+}
+
+// AddPorts adds the ports of exports that m lacks, as far as there may be more: what m has takes
+// precedence. m was merged before from these and other exports, which are not known now.
+func (m *Merged) AddPorts(exports []Export) {
+	union := unitePorts(append([]Export{{Ports: m.Ports}}, oldestFirst(exports)...))
+	m.Ports = nameUnnamed(union[:min(len(union), max(maxMergedPorts, len(m.Ports)))])
+}
+
+// PortUse are the ports that an export adds to those of the older ones.
+type PortUse struct {
+	Cluster string
+	// Ports is their number, LeftOut the number of those that the service does not have.
+	Ports, LeftOut int
+}
+
+// boundPorts returns maxMergedPorts of the ports of union, which is sorted by precedence, and which
+// cluster has how many, those with most ports first.
+//
+// The oldest export keeps its ports. Each other one, from the oldest to the youngest, has its part
+// of the room that those before it leave, at least one port, and the rest of the room belongs to
+// the oldest. So no number of younger exports takes ports away from one that has not more than its
+// part: 62 ports for the second export, 33 for the twelfth, 10 for the thirtieth.
+func boundPorts(union []mergedPort) (kept []mergedPort, uses []PortUse) {
+	room, part, isKept := maxMergedPorts, maxPorts, make([]bool, len(union))
+	for i, p := range union {
+		if i > 0 && p.cluster != union[i-1].cluster {
+			part = max(1, room/portShare)
+		}
+		if part > 0 && room > 0 {
+			room, part, isKept[i] = room-1, part-1, true
+		}
+	}
+	for i, p := range union {
+		if !isKept[i] && room > 0 {
+			room, isKept[i] = room-1, true
+		}
+		if i == 0 || p.cluster != union[i-1].cluster {
+			uses = append(uses, PortUse{Cluster: p.cluster})
+		}
+		use := &uses[len(uses)-1]
+		use.Ports++
+		if isKept[i] {
+			kept = append(kept, p)
+		} else {
+			use.LeftOut++
+		}
+	}
+	slices.SortStableFunc(uses, func(a, b PortUse) int { return cmp.Compare(b.Ports, a.Ports) })
+	return kept, uses
+}
+
+// PortsLeftOut describes the ports of a cluster that are left out, "" if there are none.
+func (m Merged) PortsLeftOut(cluster string) string {
+	i := slices.IndexFunc(m.PortUses, func(u PortUse) bool { return u.Cluster == cluster })
+	if i < 0 || m.PortUses[i].LeftOut == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d ports of cluster %s left out, because the exports of the service have more than %d together: most are of cluster %s",
+		m.PortUses[i].LeftOut, m.PortUses[i].Ports, cluster, maxMergedPorts, m.PortUses[0].Cluster)
+}
+
+// ReasonPortLimitConflict is a reason of the ServiceExport condition Conflict beside those of
+// mcs-api: the exports have too many ports together.
+const ReasonPortLimitConflict mcsv1beta1.ServiceExportConditionReason = "PortLimitConflict"
+
+// portLimitConflict returns the conflict about the ports that are left out, nil if there are none.
+func portLimitConflict(uses []PortUse) *Conflict {
+	var most, left []string
+	for _, u := range uses {
+		most = append(most, fmt.Sprintf("cluster %s (%d)", u.Cluster, u.Ports))
+		if u.LeftOut > 0 {
+			left = append(left, fmt.Sprintf("cluster %s (%d)", u.Cluster, u.LeftOut))
+		}
+	}
+	if len(left) == 0 {
+		return nil
+	}
+	return &Conflict{
+		Reason:  ReasonPortLimitConflict,
+		Message: fmt.Sprintf("ports: the exports have more than %d together, most of them %s; left out are ports of %s", maxMergedPorts, enumerate(most), enumerate(left)),
+	}
 }
 
 // nameUnnamed returns the ports of union. Kubernetes requires names if a Service has several ports, so a port without a name is

@@ -385,11 +385,11 @@ func TestMessagesStayShort(t *testing.T) {
 		exports = append(exports, webExport(fmt.Sprintf("%s-%02d", strings.Repeat("c", 60), i), i, withPorts(ports...)))
 	}
 	conflicts := Merge(exports).Conflicts
-	if len(conflicts) != 1 {
-		t.Fatalf("%d conflicts, want 1", len(conflicts))
+	if len(conflicts) != 2 {
+		t.Fatalf("%d conflicts, want 2", len(conflicts))
 	}
-	message := conflicts[0].Message
-	for _, want := range []string{"99 of 100 clusters disagree", "and 94 more", "and 4995 more ports"} {
+	message := conflicts[0].Message + conflicts[1].Message
+	for _, want := range []string{"99 of 100 clusters disagree", "and 94 more", "and 1995 more ports", "the exports have more than 2000 together"} {
 		if !strings.Contains(message, want) {
 			t.Errorf("message does not contain %q: %s", want, message)
 		}

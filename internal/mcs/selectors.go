@@ -218,14 +218,19 @@ type Tier struct {
 	Clusters []string `json:"clusters,omitempty"`
 }
 
-// EncodeTiers returns the JSON of tiers, "" without any.
+// maxTierBytes bounds the JSON of tiers, which is an annotation. All annotations of an object have
+// 256 KiB (k8s.io/apimachinery/pkg/api/validation, TotalAnnotationSizeLimitB), of which those with
+// the IDs of 1,000 exporting clusters have 171 KiB, and exported metadata 20.
+const maxTierBytes = 48 << 10
+
+// EncodeTiers returns the JSON of tiers, "" without any and if there are too many clusters.
 func EncodeTiers(tiers []Tier) string {
 	if len(tiers) == 0 {
 		return ""
 	}
 	data, err := json.Marshal(tiers)
-	if err != nil {
-		return "" // lists of strings always have JSON
+	if err != nil || len(data) > maxTierBytes { // lists of strings always have JSON
+		return ""
 	}
 	return string(data)
 }

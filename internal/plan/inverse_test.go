@@ -56,7 +56,7 @@ func propertiesExport(t *rapid.T, cluster string) mcs.Export {
 
 // inImport returns m without the fields that a ServiceImport does not hold.
 func inImport(m mcs.Merged) mcs.Merged {
-	m.Conflicts = nil
+	m.Conflicts, m.PortUses = nil, nil
 	m.Ports = append([]mcs.Port(nil), m.Ports...)
 	for i := range m.Ports {
 		m.Ports[i].TargetPort = ""
@@ -96,7 +96,7 @@ func TestMergedFromServiceImport_CoversEveryField(t *testing.T) {
 		t.Errorf("(-merged +from the ServiceImport):\n%s", diff)
 	}
 	for _, field := range unsetFields(reflect.ValueOf(got), "Merged") {
-		if field != "Merged.Conflicts" && field != "Merged.Ports[0].TargetPort" {
+		if field != "Merged.Conflicts" && field != "Merged.PortUses" && field != "Merged.Ports[0].TargetPort" {
 			t.Errorf("%s is unset: set it in fullExport and propertiesExport if it is part of a ServiceImport", field)
 		}
 	}

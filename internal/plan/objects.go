@@ -46,6 +46,8 @@ const (
 	// AnnotationHeldSince is the annotation of a derived Service that only keeps its IPs, with the time (RFC 3339) at which its import
 	// ended.
 	AnnotationHeldSince = "multicluster.k8s.aws/held-since"
+	// AnnotationHeldFor has the clusters that exported the service of such a Service.
+	AnnotationHeldFor = "multicluster.k8s.aws/held-for"
 )
 
 // IsManaged reports whether this controller created or took over obj. The controller changes no other object. Objects of the

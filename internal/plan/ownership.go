@@ -2,6 +2,7 @@ package plan
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -135,6 +136,19 @@ func HeldService(key mcs.Key, svc *corev1.Service, now time.Time) *corev1.Servic
 		held.Annotations = withKeys(held.Annotations, map[string]string{AnnotationHeldSince: now.UTC().Format(time.RFC3339)})
 	}
 	return held
+}
+
+// SetHeldFor sets the clusters that exported the service of svc, the result of HeldService.
+func SetHeldFor(svc *corev1.Service, clusters []string) {
+	svc.Annotations = withKeys(svc.Annotations, map[string]string{AnnotationHeldFor: strings.Join(clusters, ",")})
+}
+
+// HeldFor returns these clusters, none if they are not known.
+func HeldFor(svc *corev1.Service) []string {
+	if svc.Annotations[AnnotationHeldFor] == "" {
+		return nil
+	}
+	return strings.Split(svc.Annotations[AnnotationHeldFor], ",")
 }
 
 // HoldRemaining returns how much longer svc, which HeldService returned, keeps its IPs.

@@ -200,17 +200,17 @@ func (p *Precedence) findLate(claimed []mcs.Export) {
 	}
 }
 
-// OwnAddresses returns the exports with the endpoints that each cluster owns, and those that are
-// left out.
-func (p Precedence) OwnAddresses() ([]mcs.Export, []mcs.SharedAddresses) {
-	return mcs.OwnAddresses(p.Exports, p.Properties)
+// OwnAddresses returns the exports of a service of type t with the endpoints that each cluster owns,
+// and those that are left out.
+func (p Precedence) OwnAddresses(t mcsv1beta1.ServiceImportType) ([]mcs.Export, []mcs.SharedAddresses) {
+	return mcs.OwnAddresses(t, p.Exports, p.Properties)
 }
 
 // Merge returns the merge of the exports, with the conflicts about their addresses and their
 // precedence.
 func (p Precedence) Merge() mcs.Merged {
 	m := mcs.Merge(p.Exports)
-	_, shared := p.OwnAddresses()
+	_, shared := p.OwnAddresses(m.Type)
 	if c := mcs.AddressConflict(shared); c != nil {
 		m.Conflicts = append(m.Conflicts, *c)
 	}

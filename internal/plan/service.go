@@ -32,6 +32,7 @@ func DerivedService(m mcs.Merged, owner *metav1.OwnerReference, existing *corev1
 	if existing != nil && !isImmutableChange(existing, families) {
 		svc = existing.DeepCopy()
 		delete(svc.Annotations, AnnotationHeldSince)
+		delete(svc.Annotations, AnnotationHeldFor)
 		if existing.Spec.Type == corev1.ServiceTypeExternalName {
 			svc.Spec = corev1.ServiceSpec{}
 		}

@@ -141,6 +141,8 @@ const (
 	// ReasonOther: endpoints have an address and port that belong to another cluster, whose export
 	// of the service is older.
 	ReasonOther Reason = "AddressOfAnotherCluster"
+	// ReasonPorts: the exports of the service have too many ports together.
+	ReasonPorts Reason = "TooManyPorts"
 	// ReasonPrecedence: the export claims to be older than those that the import was established with.
 	ReasonPrecedence Reason = "PrecedenceNotAllowed"
 )
@@ -159,6 +161,17 @@ func OfShared(shared []mcs.SharedAddresses) []Refusal {
 	var out []Refusal
 	for _, s := range shared {
 		out = append(out, Refusal{Cluster: s.Cluster, Reason: ReasonOther, Endpoints: s.Endpoints, Message: s.String()})
+	}
+	return out
+}
+
+// OfPorts returns the refusals of ports, because the exports that m was merged from have too many.
+func OfPorts(m mcs.Merged) []Refusal {
+	var out []Refusal
+	for _, u := range m.PortUses {
+		if message := m.PortsLeftOut(u.Cluster); message != "" {
+			out = append(out, Refusal{Cluster: u.Cluster, Reason: ReasonPorts, Message: message})
+		}
 	}
 	return out
 }

@@ -43,6 +43,20 @@ type Truster interface {
 	Trust(clusterID, key string) error
 }
 
+// KeyKeeper is a Registry that has room for the keys of so many clusters.
+type KeyKeeper interface {
+	// KeepKeys names the clusters that something is imported from. No new cluster takes the place of
+	// their keys.
+	KeepKeys(imported []string)
+}
+
+// KeepKeys calls KeepKeys of r, if r is a KeyKeeper.
+func KeepKeys(r Registry, imported []string) {
+	if keeper, ok := r.(KeyKeeper); ok {
+		keeper.KeepKeys(imported)
+	}
+}
+
 // Trust calls Trust of r, and returns an error if r is no Truster.
 func Trust(r Registry, clusterID, key string) error {
 	if truster, ok := r.(Truster); ok {
@@ -53,6 +67,9 @@ func Trust(r Registry, clusterID, key string) error {
 
 // Trust implements Truster.
 func (r *measured) Trust(clusterID, key string) error { return Trust(r.Registry, clusterID, key) }
+
+// KeepKeys implements KeyKeeper.
+func (r *measured) KeepKeys(imported []string) { KeepKeys(r.Registry, imported) }
 
 // Report implements Reporter.
 func (r *measured) Report() Report { return ReportOf(r.Registry) }

@@ -93,7 +93,7 @@ func shadowOf(web mcs.Export) mcs.Export {
 func checkShadow(t *testing.T, web mcs.Export, view registry.View) {
 	t.Helper()
 	p := plan.DecidePrecedence(plan.PrecedenceInput{Exports: view.Exports, Order: view.Order, Properties: view.Properties, Now: time.Now()})
-	owned, _ := p.OwnAddresses()
+	owned, _ := p.OwnAddresses(p.Merge().Type)
 	for _, e := range owned {
 		switch {
 		case e.Cluster == victim && e.EndpointCount() != web.EndpointCount():

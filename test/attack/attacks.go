@@ -227,6 +227,28 @@ var Attacks = []Attack{
 		Test: "TestAttack_ShadowedAddresses",
 	},
 	{
+		Name: "Shared fields", Actor: Member,
+		Does: "It exports another one's service under up to 30 IDs with the worst of each [field that exports share](shared-fields.md): 1,000 ports of each ID with the longest names, " +
+			"the names of the other's ports, other properties, a hundred groups of ports, the addresses of a headless service under another port, endpoints without zones",
+		Prevented: "The other's endpoints are not followed, its end takes no effect, or one of the clusters does not report the intruder",
+		Effect:    "An older export decides what the oldest one decides, and 90 older IDs with ports of their own leave no port for a later one",
+		Test:      "TestAttack_SharedFields",
+	},
+	{
+		Name: "Held IPs", Actor: Member,
+		Does:      "It exports one name after the other, also under several IDs, until a quota or the Service range is used up, while the IPs of an ended import of another one are held",
+		Prevented: "These IPs are released, so that the other's service has another IP when it returns",
+		Effect:    "New imports of the namespace, or of the cluster, wait as with any full quota; each cluster holds up to an eighth of the derived Services",
+		Test:      "TestAttack_HeldIPs",
+	},
+	{
+		Name: "Evicted key", Actor: Member,
+		Does:      "With `create.json` on Cloud Map, it invents more clusters than there is room for keys, while a cluster that was seen last is down",
+		Prevented: "The key of that cluster, from which something is imported, is not known any more, so that a forged record counts",
+		Effect:    "Clusters that join for the first time are refused while all keys are in use, which is reported; `kubectl mcs forget` makes room, and `--trusted-keys` needs none",
+		Test:      "TestAttack_EvictedKey",
+	},
+	{
 		Name: "Names in Unicode", Actor: Member, Findings: []string{"F16", "F18"},
 		Does:      "It exports names, labels and annotations of 4 KiB, with letters of other alphabets, control characters and characters that change the direction of text",
 		Prevented: "One of these names, keys or label values is imported",

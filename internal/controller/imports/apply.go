@@ -304,22 +304,22 @@ func (r *Controller) applyDerivedService(ctx context.Context, f importFacts, o i
 	existing, want := o.derived, r.derivedService(o, o.derived, owned)
 	switch {
 	case want == nil:
-		return nil, r.endService(ctx, f.key, existing)
+		return nil, r.endService(ctx, f.key, existing, f.clusters())
 	case existing == nil:
 		before := r.previousIPs(f)
 		if len(before) == 0 && f.local == nil {
 			if err := r.serviceIPs.admit(ctx, types.NamespacedName{Namespace: want.Namespace, Name: want.Name}); err != nil {
-				return nil, r.giveWay(ctx, f.key, err)
+				return nil, r.giveWay(ctx, f, err)
 			}
 		}
 		created, err := r.createDerivedService(ctx, want, before)
-		return created, r.giveWay(ctx, f.key, err)
+		return created, r.giveWay(ctx, f, err)
 	case plan.MustReplace(existing, want):
 		if err := kube.Delete(ctx, r.client, existing); err != nil {
 			return existing, err
 		}
 		created, err := r.createDerivedService(ctx, want, nil)
-		return created, r.giveWay(ctx, f.key, err)
+		return created, r.giveWay(ctx, f, err)
 	case apiequality.Semantic.DeepEqual(existing, want):
 		return existing, nil
 	}

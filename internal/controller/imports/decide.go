@@ -111,9 +111,14 @@ func (f importFacts) hasForeignDerived() bool {
 	return f.derived != nil && !plan.IsDerivedService(f.key, f.derived) && !f.takeover.TakesDerived
 }
 
-// importedClusters returns the other clusters, sorted, that the import contains: in its status, or in the slices, which are written
-// before it.
+// importedClusters returns the other clusters, sorted, that the import contains.
 func (f importFacts) importedClusters() []string {
+	return slices.DeleteFunc(f.clusters(), func(c string) bool { return c == f.cluster })
+}
+
+// clusters returns the clusters, sorted, that the import contains: in its status, or in the slices,
+// which are written before it.
+func (f importFacts) clusters() []string {
 	var out []string
 	if f.imp != nil {
 		for _, c := range f.imp.Status.Clusters {
@@ -124,7 +129,7 @@ func (f importFacts) importedClusters() []string {
 		out = append(out, plan.SourceCluster(s))
 	}
 	slices.Sort(out)
-	return slices.DeleteFunc(slices.Compact(out), func(c string) bool { return c == f.cluster || c == "" })
+	return slices.DeleteFunc(slices.Compact(out), func(c string) bool { return c == "" })
 }
 
 // unknownClusters returns the clusters, sorted, that may export the service although the view does not have their export.
@@ -234,8 +239,9 @@ type importDecision struct {
 	unreachability metav1.Condition
 }
 
-// decideImport keeps the promise that unknown is not empty: an import is removed only when every cluster that it contains is known not
-// to export the service. While a cluster that the import contains is unknown, only the endpoints of the known clusters change.
+// decideImport keeps the promise that unknown is not empty: an import is removed only when every
+// cluster that it contains is known not to export the service. While a cluster that the import
+// contains is unknown, only the endpoints of the known clusters change, and ports of theirs are added.
 func decideImport(f importFacts) importDecision {
 	d := importDecision{exports: slices.Clone(f.view.Exports), unknown: f.unknownClusters()}
 	if f.local != nil {
@@ -251,6 +257,7 @@ func decideImport(f importFacts) importDecision {
 	switch {
 	case len(d.exports) == 0, f.showsAny(d.unknown):
 		d.merged = plan.MergedFromServiceImport(f.imp, d.exports)
+		d.merged.AddPorts(d.exports) // a cluster that is unknown keeps no port of another one out
 		f.metadata.Apply(&d.merged)
 	default:
 		d.merged = mcs.Merge(d.exports)
@@ -265,9 +272,9 @@ func decideImport(f importFacts) importDecision {
 }
 
 // allRefusals returns the refusals, with those of endpoints whose addresses belong to another
-// cluster.
+// cluster, and of ports that are too many.
 func (d importDecision) allRefusals() []policy.Refusal {
-	return slices.Concat(d.refusals, policy.OfShared(d.shared))
+	return slices.Concat(d.refusals, policy.OfShared(d.shared), policy.OfPorts(d.merged))
 }
 
 // reach returns what clients of this cluster, whose Services have the IP families supported, reach with the endpoints in use.
@@ -454,11 +461,11 @@ func (d *importDecision) chooseOwned(c mcs.Candidates, n int) (choice mcs.Choice
 			chosen[n+i].Created = d.created[chosen[n+i].Cluster]
 		}
 		var shared []mcs.SharedAddresses
-		if owned, shared = mcs.OwnAddresses(chosen, d.properties); len(shared) == 0 {
+		if owned, shared = mcs.OwnAddresses(d.merged.Type, chosen, d.properties); len(shared) == 0 {
 			break
 		}
 		d.shared = mcs.JoinShared(d.shared, shared)
-		c.Exports = mcs.LeaveOut(c.Exports, chosen, owned)
+		c.Exports = mcs.LeaveOut(d.merged.Type, c.Exports, chosen, owned)
 	}
 	return choice, owned
 }

@@ -605,6 +605,20 @@ func TestDecideImport_LostClusterOfHeadless(t *testing.T) {
 	}
 }
 
+// While a cluster is unknown, known ones add ports, as far as the import has neither their name nor
+// their number.
+func TestDecideImport_UnknownKeepsNoPortOut(t *testing.T) {
+	imp := importShowing("cls2", "cls3")
+	imp.Spec.Ports[0].Name = "http"
+	known := exportOf("cls2")
+	known.Ports = []mcs.Port{{Name: "http", Port: 80}, {Name: "alias", Port: 1}, {Name: "added", Port: 443, AppProtocol: "https"}}
+	f := importFacts{key: webKey, namespace: true, synced: true, imp: imp, view: registry.View{Exports: []mcs.Export{known}, Unknown: []string{"cls3"}}}
+	want := []mcs.Port{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 1}, {Name: "added", Protocol: corev1.ProtocolTCP, Port: 443, AppProtocol: "https"}}
+	if d := cmp.Diff(want, decideImport(f).merged.Ports); d != "" {
+		t.Errorf("ports (-want +got):\n%s", d)
+	}
+}
+
 // While a cluster is unknown, the metadata of the ServiceImport stays, except keys that --import-metadata does not select any more.
 func TestDecideImport_SelectsMetadata(t *testing.T) {
 	metadata, err := mcs.ParseKeyFilter(mcs.DefaultMetadataKeys)

@@ -31,18 +31,24 @@ type heldReleases struct {
 	last map[string]time.Time
 }
 
-// begin reports whether a release in namespace is due.
-func (h *heldReleases) begin(namespace string, now time.Time) bool {
+// begin reports whether a release in namespace is due. The caller calls undo if it releases nothing:
+// an import that finds no IP to release must not keep others from releasing one.
+func (h *heldReleases) begin(namespace string, now time.Time) (undo func(), isDue bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if now.Sub(h.last[namespace]) < releasePause {
-		return false
+	before := h.last[namespace]
+	if now.Sub(before) < releasePause {
+		return nil, false
 	}
 	if h.last == nil {
 		h.last = map[string]time.Time{}
 	}
 	h.last[namespace] = now
-	return true
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.last[namespace] = before
+	}, true
 }
 
 // Texts of the API server's errors about quotas and full ranges. Neither has a reason or code of its own: k8s.io/apiserver/pkg/admission/plugin/resourcequota
@@ -66,15 +72,22 @@ func scarceIn(namespace string, err error) (in string, scarce bool) {
 	return "", false
 }
 
-// giveWay releases the IPs that have been held longest if err, the error of creating the derived Service of key, is about a quota or about IPs that are
-// used up. Holding is a comfort: it must not prevent an import. It returns the error, with the released IPs; a retry comes soon then.
-func (r *Controller) giveWay(ctx context.Context, key mcs.Key, err error) error {
+// giveWay releases held IPs if err, the error of creating the derived Service of an import, is about
+// a quota or about IPs that are used up. It returns the error, with the released IPs; a retry comes
+// soon then.
+func (r *Controller) giveWay(ctx context.Context, f importFacts, err error) error {
+	key := f.key
 	namespace, scarce := scarceIn(key.Namespace, err)
-	if !scarce || !r.releases.begin(namespace, r.now()) {
+	if !scarce {
 		return err
 	}
-	held, listErr := r.oldestHeld(ctx, namespace)
+	undo, isDue := r.releases.begin(namespace, r.now())
+	if !isDue {
+		return err
+	}
+	held, listErr := r.findHeld(ctx, namespace, f)
 	if held == nil || listErr != nil {
+		undo()
 		return errors.Join(err, listErr)
 	}
 	// The precondition on the version keeps a Service whose import has begun again.
@@ -90,8 +103,9 @@ func (r *Controller) giveWay(ctx context.Context, key mcs.Key, err error) error 
 	return fmt.Errorf("%s: %v", message, err) //nolint:errorlint // not a refusal: the next attempt may succeed
 }
 
-// oldestHeld returns the Service in namespace, or in any if that is "", that has held its IPs longest, nil if there is none.
-func (r *Controller) oldestHeld(ctx context.Context, namespace string) (*corev1.Service, error) {
+// findHeld returns the Service in namespace, or in any if that is "", whose IPs give way to an
+// import, nil if there is none.
+func (r *Controller) findHeld(ctx context.Context, namespace string, f importFacts) (*corev1.Service, error) {
 	var list corev1.ServiceList
 	options := []client.ListOption{client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency, client.MatchingLabels{plan.LabelAppManagedBy: plan.ManagedBy}}
 	if namespace != "" {
@@ -100,16 +114,56 @@ func (r *Controller) oldestHeld(ctx context.Context, namespace string) (*corev1.
 	if err := r.client.List(ctx, &list, options...); err != nil {
 		return nil, fmt.Errorf("listing the Services that hold IPs: %w", err)
 	}
-	held := slices.DeleteFunc(list.Items, func(svc corev1.Service) bool {
+	held := slices.DeleteFunc(slices.Clone(list.Items), func(svc corev1.Service) bool {
 		key := mcs.Key{Namespace: svc.Namespace, Name: svc.Labels[mcsv1beta1.LabelServiceName]}
 		return svc.DeletionTimestamp != nil || len(heldServices(key, []*corev1.Service{&svc})) == 0
 	})
-	if len(held) == 0 {
-		return nil, nil
+	var exporters []string
+	if f.local == nil { // to an export of this cluster each gives way
+		for _, e := range f.view.Exports {
+			exporters = append(exporters, e.Cluster)
+		}
 	}
-	oldest := slices.MinFunc(held, func(a, b corev1.Service) int {
-		// RFC 3339 in UTC sorts by time.
-		return strings.Compare(a.Annotations[plan.AnnotationHeldSince]+a.Name, b.Annotations[plan.AnnotationHeldSince]+b.Name)
-	})
-	return oldest.DeepCopy(), nil
+	return chooseHeld(held, exporters, max(1, len(list.Items)/heldPart)).DeepCopy(), nil
+}
+
+// heldPart divides the derived Services: the ended imports of a cluster, up to one part in heldPart
+// of them, keep their IPs whatever other clusters export. With half of the 256 Service IPs of a
+// small network in use by imports, that are 16 of each cluster.
+const heldPart = 8
+
+// chooseHeld returns the Service that gives way to an import from the clusters exporters, nil if
+// there is none. It is the one that has held its IPs longest of the clusters that ask, or else of
+// those that hold more than limit: a cluster that exports one name after the other takes the IPs of
+// its own ended imports. Without exporters it is any.
+func chooseHeld(held []corev1.Service, exporters []string, limit int) *corev1.Service {
+	count := map[string]int{}
+	for i := range held {
+		for _, cluster := range plan.HeldFor(&held[i]) {
+			count[cluster]++
+		}
+	}
+	givesWay := func(svc *corev1.Service, isEligible func(cluster string) bool) bool {
+		return len(exporters) == 0 || !slices.ContainsFunc(plan.HeldFor(svc), func(c string) bool { return !isEligible(c) })
+	}
+	for _, isEligible := range []func(string) bool{
+		func(c string) bool { return slices.Contains(exporters, c) },
+		func(c string) bool { return slices.Contains(exporters, c) || count[c] > limit },
+	} {
+		var oldest *corev1.Service
+		for i := range held {
+			if svc := &held[i]; givesWay(svc, isEligible) && (oldest == nil || heldOrder(svc) < heldOrder(oldest)) {
+				oldest = svc
+			}
+		}
+		if oldest != nil {
+			return oldest
+		}
+	}
+	return nil
+}
+
+// heldOrder sorts Services by the time since when they are held: RFC 3339 in UTC sorts by time.
+func heldOrder(svc *corev1.Service) string {
+	return svc.Annotations[plan.AnnotationHeldSince] + svc.Name
 }

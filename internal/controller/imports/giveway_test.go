@@ -19,6 +19,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
 // heldService returns a Service that holds the IPs of an ended import since a minute of 12 o'clock.
@@ -59,7 +60,7 @@ func TestGiveWay(t *testing.T) {
 			}
 			for _, want := range tt.want {
 				left := countServices(t, r)
-				err := r.giveWay(context.Background(), webKey, tt.err)
+				err := r.giveWay(context.Background(), importFacts{key: webKey}, tt.err)
 				if want == "" {
 					if !errors.Is(err, tt.err) || countServices(t, r) != left {
 						t.Errorf("error %v and %d Services released, want none", err, left-countServices(t, r))
@@ -69,12 +70,69 @@ func TestGiveWay(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), "of the ended import "+want) || kube.IsRefused(err) || countServices(t, r) != left-1 {
 					t.Errorf("error %v, want %s released, and a retry", err, want)
 				}
-				if again := r.giveWay(context.Background(), webKey, tt.err); !errors.Is(again, tt.err) || countServices(t, r) != left-1 {
+				if again := r.giveWay(context.Background(), importFacts{key: webKey}, tt.err); !errors.Is(again, tt.err) || countServices(t, r) != left-1 {
 					t.Errorf("error %v: another one is released within %s", again, releasePause)
 				}
 				now = now.Add(releasePause)
 			}
 		})
+	}
+}
+
+// TestChooseHeld: a cluster that exports one name after the other, under any number of IDs, takes
+// the IPs of its own ended imports, and of those that hold many.
+func TestChooseHeld(t *testing.T) {
+	held := func(name, since string, clusters ...string) corev1.Service {
+		svc := heldService("demo", name, since)
+		plan.SetHeldFor(svc, clusters)
+		return *svc
+	}
+	victims, intruders := held("victim", "10", "victim"), held("intruder", "20", "intruder")
+	joint, unknown := held("joint", "05", "intruder", "victim"), held("unknown", "30")
+	many := []corev1.Service{held("many-1", "41", "many"), held("many-2", "42", "many"), held("many-3", "43", "many")}
+	for name, tt := range map[string]struct {
+		held      []corev1.Service
+		exporters []string
+		want      string
+	}{
+		"its own":                        {[]corev1.Service{victims, joint, intruders}, []string{"intruder"}, "intruder"},
+		"none of another cluster":        {[]corev1.Service{victims, joint}, []string{"intruder"}, ""},
+		"none to another ID":             {[]corev1.Service{victims, intruders}, []string{"intruder-2"}, ""},
+		"several clusters export it":     {[]corev1.Service{victims, joint, intruders}, []string{"intruder", "victim"}, "joint"},
+		"a cluster that holds many":      {append(many, victims, joint), []string{"other"}, "many-1"},
+		"one that is not more than many": {many[1:2], []string{"other"}, ""},
+		"of an earlier version":          {[]corev1.Service{victims, unknown}, []string{"intruder"}, "unknown"},
+		"any, to an own export":          {[]corev1.Service{victims, joint}, nil, "joint"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := ""
+			if svc := chooseHeld(tt.held, tt.exporters, 2); svc != nil {
+				got = svc.Labels[mcsv1beta1.LabelServiceName]
+			}
+			if got != tt.want {
+				t.Errorf("%q gives way, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestGiveWay_Undone: an import that finds nothing to release keeps no other one from it.
+func TestGiveWay_Undone(t *testing.T) {
+	quota := apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "web", errors.New("exceeded quota: none, used: services=1"))
+	held := heldService("demo", "held", "10")
+	plan.SetHeldFor(held, []string{"cls2"})
+	r := &Controller{
+		client: fake.NewClientBuilder().WithScheme(controllertest.Scheme()).WithObjects(held).Build(),
+		now:    time.Now, events: kube.EventRecorder{Recorder: events.NewFakeRecorder(10)},
+	}
+	of := func(cluster string) importFacts {
+		return importFacts{key: webKey, view: registry.View{Exports: []mcs.Export{{Cluster: cluster}}}}
+	}
+	if err := r.giveWay(t.Context(), of("cls3"), quota); !errors.Is(err, quota) || countServices(t, r) != 1 {
+		t.Errorf("error %v, want nothing released", err)
+	}
+	if err := r.giveWay(t.Context(), of("cls2"), quota); kube.IsRefused(err) || countServices(t, r) != 0 {
+		t.Errorf("error %v, want the IP released", err)
 	}
 }
 

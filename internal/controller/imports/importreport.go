@@ -3,6 +3,7 @@ package imports
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -16,7 +17,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// defaultReportInterval is the interval at which the report of imports is computed, from the cache. The next heartbeat publishes it.
+// defaultReportInterval is the interval at which the report of imports is computed, from the cache.
+// The next heartbeat publishes it. The keys of the clusters in it are kept from then on.
 const defaultReportInterval = 10 * time.Second
 
 // publishReports publishes what this cluster imports.
@@ -28,6 +30,7 @@ func (r *Controller) publishReports(ctx context.Context) error {
 			imported, err := r.readImportedServices(ctx, session.Identity.ClusterID)
 			if err == nil {
 				session.Registry.SetImports(mcs.NewImportReport(imported))
+				registry.KeepKeys(session.Registry, slices.Collect(maps.Keys(imported)))
 				r.forgetMetrics(ctx, session.Registry, imported)
 			} else if ctx.Err() == nil {
 				log.FromContext(ctx).Error(err, "Failed to report the imports of this cluster, retrying")

@@ -50,7 +50,7 @@ func (r *Controller) removeServices(ctx context.Context, f importFacts, out *out
 	case f.isOrphaned() && len(f.derived.OwnerReferences) == 0:
 		return out.add(kube.Delete(ctx, r.client, f.derived))
 	}
-	err := r.endService(ctx, f.key, f.derived)
+	err := r.endService(ctx, f.key, f.derived, f.clusters())
 	if out.add(err) {
 		return true
 	}
@@ -61,9 +61,10 @@ func (r *Controller) removeServices(ctx context.Context, f importFacts, out *out
 	return true
 }
 
-// endService holds the IPs of a derived Service that is not needed now, which may be nil, for the time that the administrator sets.
-// Then it deletes the Service.
-func (r *Controller) endService(ctx context.Context, key mcs.Key, svc *corev1.Service) error {
+// endService holds the IPs of a derived Service that is not needed now, which may be nil, for the
+// time that the administrator sets. Then it deletes the Service. exporters are the clusters that
+// exported the service; they do not matter if it is held already.
+func (r *Controller) endService(ctx context.Context, key mcs.Key, svc *corev1.Service, exporters []string) error {
 	if svc == nil {
 		return nil
 	}
@@ -71,6 +72,9 @@ func (r *Controller) endService(ctx context.Context, key mcs.Key, svc *corev1.Se
 		return kube.Delete(ctx, r.client, svc)
 	}
 	held := plan.HeldService(key, svc, r.now())
+	if !plan.IsHeld(svc) {
+		plan.SetHeldFor(held, exporters)
+	}
 	if apiequality.Semantic.DeepEqual(svc, held) {
 		return nil
 	}
@@ -90,7 +94,7 @@ func (r *Controller) releaseHeld(ctx context.Context, key mcs.Key, held []*corev
 	for _, svc := range held {
 		if remaining := plan.HoldRemaining(svc, r.hold, r.now()); remaining > 0 {
 			next = sooner(next, remaining)
-			if err := r.endService(ctx, key, svc); err != nil { // another client may have changed it
+			if err := r.endService(ctx, key, svc, nil); err != nil { // another client may have changed it
 				return 0, err
 			}
 			continue

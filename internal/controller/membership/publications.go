@@ -17,8 +17,9 @@ type publications struct {
 }
 
 var (
-	_ registry.Reporter = (*publications)(nil)
-	_ registry.Truster  = (*publications)(nil)
+	_ registry.Reporter  = (*publications)(nil)
+	_ registry.Truster   = (*publications)(nil)
+	_ registry.KeyKeeper = (*publications)(nil)
 )
 
 // Publish implements registry.Registry. An error of the next registry is not returned: both registries refuse the same exports.
@@ -63,6 +64,9 @@ func (p *publications) postpones(ctx context.Context, key mcs.Key) bool {
 func (p *publications) Trust(clusterID, key string) error {
 	return registry.Trust(p.Registry, clusterID, key)
 }
+
+// KeepKeys implements registry.KeyKeeper.
+func (p *publications) KeepKeys(imported []string) { registry.KeepKeys(p.Registry, imported) }
 
 // Report implements registry.Reporter.
 func (p *publications) Report() registry.Report { return registry.ReportOf(p.Registry) }

@@ -1,18 +1,21 @@
 package membership
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
-// A source cluster may change 50 services a second, a tenth of the requests that the controller may send to the API server (--kube-api-qps), after a burst of
-// 5,000, all of its exports (--budget-member-exports).
+// The changes of a source cluster may cause 50 writes a second, a tenth of the requests that the
+// controller may send to the API server (--kube-api-qps), after a burst of 5,000, all of its exports
+// (--budget-member-exports).
 const (
 	sourceChanges = 50
 	sourceBurst   = 5000
@@ -53,6 +56,50 @@ func (v exportVersion) equal(o exportVersion) bool {
 	return v.export.Equal(o.export) && maps.Equal(v.properties, o.properties)
 }
 
+// writes returns how many EndpointSlices change if v is shown after before, at least 1: those of the
+// larger export, but no more than endpoints begin or end. Without before, which is nil, it is 1.
+func (v exportVersion) writes(before *exportVersion) int {
+	if before == nil {
+		return 1
+	}
+	now, slices := slicedEndpoints(v.export)
+	then, had := slicedEndpoints(before.export)
+	return max(1, min(max(countOthers(now, then), countOthers(then, now)), max(slices, had)))
+}
+
+// countOthers returns the number of endpoints in a that are not in b.
+func countOthers(a, b map[slicedEndpoint]bool) (n int) {
+	for ep := range a {
+		if !b[ep] {
+			n++
+		}
+	}
+	return n
+}
+
+// slicedEndpoint is an endpoint with the ports of its slice.
+type slicedEndpoint struct {
+	mcs.Endpoint
+	ports string
+}
+
+// slicedEndpoints returns the endpoints of an export, and the number of slices that they need.
+func slicedEndpoints(exp mcs.Export) (endpoints map[slicedEndpoint]bool, slices int) {
+	endpoints = make(map[slicedEndpoint]bool, exp.EndpointCount())
+	for _, group := range exp.Backends {
+		ports := fmt.Sprint(group.Ports)
+		families := map[bool]int{}
+		for _, ep := range group.Endpoints {
+			endpoints[slicedEndpoint{ep, ports}] = true
+			families[ep.Address.Is4()]++
+		}
+		for _, n := range families {
+			slices += (n + plan.MaxEndpoints - 1) / plan.MaxEndpoints
+		}
+	}
+	return endpoints, slices
+}
+
 func newSourcePace(requeueAfter func(mcs.Key, time.Duration)) *sourcePace {
 	return &sourcePace{
 		now: time.Now, requeueAfter: requeueAfter, pace: engine.NewPace[string](sourceChanges, sourceBurst),
@@ -70,7 +117,7 @@ func (p *sourcePace) limit(key mcs.Key, view registry.View) (limited registry.Vi
 		exports = map[string]*pacedExport{}
 	}
 	updates := map[pacedUpdate]int{}
-	if removeEnded(exports, view) {
+	if p.removeEnded(now, exports, view) {
 		updates[updateShown]++
 	}
 	var due time.Time // of the next held change
@@ -121,6 +168,10 @@ func (p *sourcePace) update(now time.Time, e *pacedExport, latest exportVersion)
 		p.pace.Charge(now, cluster, 1)
 	}
 	if !e.due.After(now) {
+		// The first write was charged above.
+		if more := latest.writes(e.shown) - 1; more > 0 {
+			p.pace.Charge(now, latest.export.Cluster, more)
+		}
 		e.shown, e.held = &latest, nil
 		return updateShown
 	}
@@ -131,11 +182,20 @@ func (p *sourcePace) update(now time.Time, e *pacedExport, latest exportVersion)
 	return updateHeld
 }
 
-// removeEnded removes the exports that view does not have any more, and reports whether there are any. An export that is unknown has not ended.
-func removeEnded(exports map[string]*pacedExport, view registry.View) bool {
+// removeEnded removes the exports that view does not have any more, and reports whether there are
+// any. An export that is unknown has not ended. The slices of an export are charged when it ends: a
+// process that starts shows all exports at once.
+func (p *sourcePace) removeEnded(now time.Time, exports map[string]*pacedExport, view registry.View) bool {
 	before := len(exports)
-	maps.DeleteFunc(exports, func(cluster string, _ *pacedExport) bool {
-		return !slices.ContainsFunc(view.Exports, func(e mcs.Export) bool { return e.Cluster == cluster }) && !slices.Contains(view.Unknown, cluster)
+	maps.DeleteFunc(exports, func(cluster string, e *pacedExport) bool {
+		if slices.Contains(view.Unknown, cluster) || slices.ContainsFunc(view.Exports, func(e mcs.Export) bool { return e.Cluster == cluster }) {
+			return false
+		}
+		if e.shown != nil {
+			_, ended := slicedEndpoints(e.shown.export)
+			p.pace.Charge(now, cluster, ended)
+		}
+		return true
 	})
 	return len(exports) < before
 }

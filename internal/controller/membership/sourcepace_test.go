@@ -2,6 +2,7 @@ package membership
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -95,6 +96,52 @@ func TestSourcePaceHolds(t *testing.T) {
 		if versions, _ := v.shown(i, v.version(paceIntruder, i, latest)); versions[paceIntruder] != latest {
 			t.Errorf("service %d shows version %d 2 s after the last change, %d: the changes in between cost nothing", i, versions[paceIntruder], latest)
 		}
+	}
+}
+
+// TestSourcePaceCountsSlices: changes of large exports are held as long as their writes take, and a
+// change of one endpoint is not.
+func TestSourcePaceCountsSlices(t *testing.T) {
+	const groups = 100 // of one endpoint each, as many slices
+	export := func(version int, changed int) mcs.Export {
+		exp := mcs.Export{Key: pacedKey(0), Cluster: paceIntruder}
+		for i := range groups {
+			ep := mcs.Endpoint{Address: netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), Ready: true}
+			if i < changed {
+				ep.Address = netip.AddrFrom4([4]byte{10, 1, byte(version), byte(i)})
+			}
+			exp.Backends = append(exp.Backends, mcs.Backends{Ports: []mcs.BackendPort{{Name: fmt.Sprint("p", i), Port: int32(1 + i)}}, Endpoints: []mcs.Endpoint{ep}})
+		}
+		return exp
+	}
+	for _, tc := range []struct{ changed, least, most int }{
+		{changed: groups, least: 50, most: 60}, // 5,000 writes of the burst, and 500 in 10 s
+		{changed: 1, least: 1000, most: 1000},
+	} {
+		v := newPacedViews()
+		v.limit(pacedKey(0), registry.View{Exports: []mcs.Export{export(0, tc.changed)}})
+		shown, last := 0, export(0, tc.changed)
+		for n := range 1000 { // 10 s in steps of 10 ms
+			v.clock = v.clock.Add(10 * time.Millisecond)
+			view, _ := v.limit(pacedKey(0), registry.View{Exports: []mcs.Export{export(1+n%200, tc.changed)}})
+			if !view.Exports[0].Equal(last) {
+				shown, last = shown+1, view.Exports[0]
+			}
+		}
+		if shown < tc.least || shown > tc.most {
+			t.Errorf("%d changes of %d slices each are shown, want %d to %d", shown, tc.changed, tc.least, tc.most)
+		}
+	}
+	v, begun := newPacedViews(), 0
+	for range 1000 { // begins and ends
+		v.clock = v.clock.Add(5 * time.Millisecond)
+		view, _ := v.limit(pacedKey(0), registry.View{Exports: []mcs.Export{export(0, 0)}})
+		begun += len(view.Exports)
+		v.clock = v.clock.Add(5 * time.Millisecond)
+		v.limit(pacedKey(0), registry.View{})
+	}
+	if begun < 50 || begun > 60 {
+		t.Errorf("an export of %d slices begins %d times, want some 55", groups, begun)
 	}
 }
 

@@ -432,11 +432,12 @@ func (s *statusSource) service(ctx context.Context, session *membership.Session,
 		in.Import = &imp
 	}
 	precedence := plan.DecidePrecedence(in)
-	for _, c := range precedence.Merge().Conflicts {
+	merged := precedence.Merge()
+	for _, c := range merged.Conflicts {
 		out.Conflicts = append(out.Conflicts, fmt.Sprintf("%s: %s", c.Reason, c.Message))
 	}
-	_, shared := precedence.OwnAddresses()
-	out.Refused = append(out.Refused, policy.OfShared(shared)...)
+	_, shared := precedence.OwnAddresses(merged.Type)
+	out.Refused = slices.Concat(out.Refused, policy.OfShared(shared), policy.OfPorts(merged))
 	return out, err
 }
 

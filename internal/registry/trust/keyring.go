@@ -55,6 +55,20 @@ func (p Pin) equal(o Pin, d detail) bool {
 	})
 }
 
+// size returns the size of a pin in the store at most: that of its texts, of which JSON escapes
+// those of the cluster, and 150 bytes, and for each registry 75 bytes with times of 19 digits.
+func (p Pin) size() int {
+	const fields, time, escaped = 150, 75, 2
+	n := fields + escaped*len(p.UID)
+	for registry := range p.Last {
+		n += time + len(registry)
+	}
+	for _, registry := range p.Unsealed {
+		n += len(`"",`) + len(registry)
+	}
+	return n
+}
+
 // IsZero reports whether p is no pin.
 func (p Pin) IsZero() bool { return p.Key == Key{} && !p.Left && !p.Forgotten }
 
@@ -122,14 +136,20 @@ type Config struct {
 	// block, nor call the Keyring.
 	Changed func(Change)
 	Logger  logr.Logger
-	// MaxPins is the number of pins from which on a new one replaces another one, 0 the default.
-	MaxPins int
+	// MaxPins is the number of pins from which on a new one replaces another one, and MaxPinBytes
+	// the size of all pins from which on a new one that replaces none is refused. 0 is the default.
+	MaxPins, MaxPinBytes int
 }
 
-// defaultMaxPins is the number of clusters of the largest clusterset: service members of Cloud Map has 1,000 records. The ConfigMap of the pins has room for
-// 1 MiB, and a pin takes up to one KiB, usually a quarter of that. The pins of clusters that were heard within StaleAfter stay besides: on Cloud Map a reader
-// believes clusters with a catalog, of which AWS lets an account create five a second.
-const defaultMaxPins = 1000
+const (
+	// defaultMaxPins is the number of clusters that a clusterset was measured with
+	// (docs/operations.md).
+	defaultMaxPins = 1000
+	// defaultMaxPinBytes leaves a tenth of the 1 MiB of a ConfigMap to the keys of other clustersets.
+	// A pin takes a quarter of a KiB, and up to 0.7 KiB if its cluster chooses all texts as long as
+	// they may be.
+	defaultMaxPinBytes = 900 << 10
+)
 
 // Keyring has the keys of the other clusters of a clusterset. All registries of a controller share one. It is safe for concurrent use.
 type Keyring struct {
@@ -141,6 +161,9 @@ type Keyring struct {
 	own map[string][]Key
 	// removed are the clusters whose pins have to be removed from the store.
 	removed map[string]struct{}
+	// imported are the clusters that this cluster imports from, nil if they are not known: then these
+	// may be all whose pins were stored.
+	imported map[string]struct{}
 }
 
 // entry is a pin in memory.
@@ -150,6 +173,8 @@ type entry struct {
 	heard time.Time
 	// saved is the pin as stored.
 	saved Pin
+	// loaded reports whether the pin was stored when this process started.
+	loaded bool
 	// successor is the key that the pinned key has signed, zero if none was presented.
 	successor Key
 }
@@ -193,7 +218,7 @@ func (e *entry) reason(key Key) Reason {
 
 // Load returns the Keyring with the stored pins.
 func Load(ctx context.Context, cfg Config) (*Keyring, error) {
-	cfg.MaxPins = cmp.Or(cfg.MaxPins, defaultMaxPins)
+	cfg.MaxPins, cfg.MaxPinBytes = cmp.Or(cfg.MaxPins, defaultMaxPins), cmp.Or(cfg.MaxPinBytes, defaultMaxPinBytes)
 	k := &Keyring{cfg: cfg, pins: map[string]*entry{}, own: map[string][]Key{}, removed: map[string]struct{}{}}
 	if cfg.Store == nil {
 		return k, nil
@@ -203,7 +228,7 @@ func Load(ctx context.Context, cfg Config) (*Keyring, error) {
 		return nil, fmt.Errorf("reading the keys of the clusters: %w", err)
 	}
 	for id, pin := range pins {
-		k.pins[id] = &entry{Pin: pin.clone(), heard: time.Now(), saved: pin.clone()}
+		k.pins[id] = &entry{Pin: pin.clone(), heard: time.Now(), saved: pin.clone(), loaded: true}
 	}
 	return k, nil
 }
@@ -273,8 +298,11 @@ func (k *Keyring) checkPin(p Presented) (Verdict, error) {
 	switch {
 	case ok && pin.Key == p.Key:
 		return Accepted, nil
-	case !ok || pin.Left:
+	case ok && pin.Left, !ok && k.hasRoom():
 		return Unknown, nil
+	case !ok:
+		return Refused, fmt.Errorf("this cluster keeps the keys of %d clusters, and has no room for that of another one: forget clusters that are gone (kubectl mcs forget), "+
+			"or list the key of cluster %s in --trusted-keys", len(k.pins), p.ClusterID)
 	case pin.Key.IsSucceededBy(p.Key, k.cfg.ClusterSetID, p.ClusterID, p.Succession):
 		pin.successor = p.Key
 		return Accepted, nil
@@ -375,25 +403,75 @@ func (k *Keyring) changeKey(pin *entry, change Change) {
 	}
 }
 
-// makeRoom removes a pin if there are as many as there may be: that of the silent cluster that was seen last. So a member that invents one cluster after the
-// other replaces its own pins, and those of the clusters that were there before stay. The caller holds k.mu.
+// SetImported sets the clusters that this cluster imports from. Until it is called, these may be all
+// whose pins were stored.
+func (k *Keyring) SetImported(clusters []string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.imported = make(map[string]struct{}, len(clusters))
+	for _, id := range clusters {
+		k.imported[id] = struct{}{}
+	}
+}
+
+// hasRoom reports whether there may be a pin of a further cluster. The caller holds k.mu.
+func (k *Keyring) hasRoom() bool {
+	return len(k.pins) < k.cfg.MaxPins || k.leastNeeded() != "" || k.size() < k.cfg.MaxPinBytes
+}
+
+// size returns the size of all pins in the store. The caller holds k.mu.
+func (k *Keyring) size() (n int) {
+	for id, pin := range k.pins {
+		n += len(k.cfg.ClusterSetID) + len(id) + pin.size()
+	}
+	return n
+}
+
+// makeRoom removes a pin if there are as many as there may be and one is not needed. The caller
+// holds k.mu.
 func (k *Keyring) makeRoom() {
 	if len(k.pins) < k.cfg.MaxPins {
 		return
 	}
-	var last string
-	for id, pin := range k.pins {
-		if pin.Forgotten || time.Since(pin.heard) < k.cfg.StaleAfter {
-			continue
-		}
-		if last == "" || pin.Since.After(k.pins[last].Since) {
-			last = id
+	if id := k.leastNeeded(); id != "" {
+		delete(k.pins, id)
+		k.removed[id] = struct{}{}
+	}
+}
+
+// leastNeeded returns the cluster whose pin a new one may replace, "" if there is none: of those that
+// are silent and that nothing is imported from, the one that was seen last, one that was forgotten
+// after all others. So a member that invents one cluster after the other replaces its own pins, and
+// the key of a cluster that is down and imported from stays known. The caller holds k.mu.
+func (k *Keyring) leastNeeded() (id string) {
+	for other, pin := range k.pins {
+		switch {
+		case time.Since(pin.heard) < k.cfg.StaleAfter, k.isImported(other, pin):
+		case id == "", pin.needs(k.pins[id]) < 0:
+			id = other
 		}
 	}
-	if last != "" {
-		delete(k.pins, last)
-		k.removed[last] = struct{}{}
+	return id
+}
+
+// needs compares how much the pins of two silent clusters are needed.
+func (e *entry) needs(o *entry) int {
+	switch {
+	case e.Forgotten == o.Forgotten:
+		return o.Since.Compare(e.Since)
+	case e.Forgotten:
+		return 1
 	}
+	return -1
+}
+
+// isImported reports whether this cluster may import from a cluster. The caller holds k.mu.
+func (k *Keyring) isImported(id string, pin *entry) bool {
+	if k.imported == nil {
+		return pin.loaded
+	}
+	_, ok := k.imported[id]
+	return ok
 }
 
 // Forget makes the keyring treat the records of a cluster up to now as its last ones: the cluster returns with a later record, or with

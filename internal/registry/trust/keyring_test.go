@@ -583,3 +583,95 @@ func TestKeyring_BoundsPins(t *testing.T) {
 		}
 	})
 }
+
+// TestKeyring_KeepsImported: whatever IDs a member invents, the key of a silent cluster that is
+// imported from stays pinned, also if that cluster was seen last, and there are no more pins than
+// there may be.
+func TestKeyring_KeepsImported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &memoryStore{}
+		cfg := Config{MaxPins: 10, MaxPinBytes: 1, Store: store}
+		k := load(t, cfg)
+		verdict := func(k *Keyring, id string) Verdict {
+			key := signer(t, 1).Key()
+			v, err := k.Check(Presented{Registry: "cloudmap", ClusterID: id, Key: key})
+			if v == Refused && (err == nil || !strings.Contains(err.Error(), "kubectl mcs forget")) {
+				t.Errorf("the refusal of %s: %v", id, err)
+			}
+			if v != Refused {
+				k.Observe(Record{Registry: "cloudmap", ClusterID: id, Key: key, At: Time{Generation: 1, Heartbeat: time.Now().UnixMilli()}})
+			}
+			return v
+		}
+		invent := func(k *Keyring, prefix string, n int) (refused int) {
+			for i := range n {
+				if verdict(k, fmt.Sprint(prefix, "-", i)) == Refused {
+					refused++
+				}
+			}
+			return refused
+		}
+		k.Forget("forgotten")
+		invent(k, "earlier", 8)
+		verdict(k, "victim")
+		k.SetImported([]string{"victim"})
+		if refused := invent(k, "at-once", 3); refused != 2 { // one takes the place of the forgotten cluster, which has no record
+			t.Errorf("%d of 3 clusters are refused while the others have just been heard", refused)
+		}
+		time.Sleep(staleAfter)
+		if refused := invent(k, "first", 9); refused != 0 {
+			t.Errorf("%d clusters are refused although others are silent and nothing is imported from them", refused)
+		}
+		if refused := invent(k, "second", 5); refused != 5 {
+			t.Errorf("%d of 5 clusters are refused", refused)
+		}
+		k.save(t.Context(), withTimes)
+		for name, k := range map[string]*Keyring{"before": k, "after a restart": load(t, cfg)} {
+			if pin, ok := k.Pin("victim"); !ok || pin.Key != signer(t, 1).Key() {
+				t.Errorf("%s the victim is not pinned any more", name)
+			}
+		}
+		if len(store.pins) != 10 {
+			t.Errorf("%d pins are stored, want 10", len(store.pins))
+		}
+		time.Sleep(staleAfter)
+		again := load(t, cfg)
+		time.Sleep(staleAfter)
+		if v := verdict(again, "too-early"); v != Refused {
+			t.Error("a new cluster replaces one that may be imported from")
+		}
+		again.SetImported([]string{"victim"})
+		if v := verdict(again, "later"); v == Refused {
+			t.Error("a new cluster is refused although nothing is imported from a silent one")
+		}
+	})
+}
+
+// TestKeyring_ForgottenLast: a forgotten cluster is not seen for the first time while there are
+// others to replace, and does not keep new ones out for ever.
+func TestKeyring_ForgottenLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := load(t, Config{MaxPins: 3})
+		observe := func(id string) {
+			k.Observe(Record{Registry: "cloudmap", ClusterID: id, Key: signer(t, 1).Key(), At: Time{Generation: 1, Heartbeat: time.Now().UnixMilli()}})
+		}
+		observe("forgotten")
+		k.Forget("forgotten")
+		time.Sleep(time.Second)
+		observe("old")
+		k.SetImported(nil)
+		time.Sleep(staleAfter)
+		observe("new-1")
+		observe("new-2")
+		if _, ok := k.Pin("old"); ok {
+			t.Error("the other cluster is still pinned")
+		}
+		if pin, ok := k.Pin("forgotten"); !ok || !pin.Forgotten {
+			t.Error("the forgotten cluster is not pinned any more")
+		}
+		observe("new-3")
+		if _, ok := k.Pin("forgotten"); ok {
+			t.Error("the forgotten cluster keeps a new one out")
+		}
+	})
+}

@@ -630,10 +630,15 @@ func (c *catalogs) takeCopy(now time.Time, cluster *catalog, r format.Member, ch
 	}
 	verdict, err := c.keyring.Check(c.presented(now, id, r))
 	if verdict == trust.Refused {
-		if cluster.seal.refused != r.Key {
+		if cluster.seal.refused != r.Key && cluster.refusedKey != r.Key {
 			c.refused()
 		}
-		cluster.problem, cluster.seal.refused = registry.RefusedProblem("the record in its catalog", err), r.Key
+		cluster.problem = registry.RefusedProblem("the record in its catalog", err)
+		if _, isPinned := c.keyring.Pin(id); isPinned {
+			cluster.seal.refused = r.Key
+		} else {
+			cluster.refusedKey = r.Key // there is no room for it, which the tags of the catalog do not change
+		}
 		return false
 	}
 	cluster.seal.refused = trust.Key{}
