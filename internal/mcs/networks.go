@@ -35,11 +35,11 @@ func ParseNetworks(text string) ([]netip.Prefix, error) {
 		case network.Bits() < minBits(network):
 			return nil, fmt.Errorf("%s must have a prefix of at least %d bits", network, minBits(network))
 		}
-		if is4 := network.Addr().Is4(); count[is4] == maxNetworks {
+		is4 := network.Addr().Is4()
+		if count[is4] == maxNetworks {
 			return nil, fmt.Errorf("%q has more than %d networks of one family", abbreviate(text), maxNetworks)
-		} else {
-			count[is4]++
 		}
+		count[is4]++
 		out = append(out, network)
 	}
 	return out, nil

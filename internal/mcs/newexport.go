@@ -3,7 +3,6 @@ package mcs
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -242,37 +241,46 @@ func (src Source) servicePorts() map[portName]bool {
 // then a slice has the previous names, and its endpoints would be in no port. A port is recognized by
 // its number if the Service has one port of that numeric targetPort whose name the slice lacks.
 func renamedPorts(ports []discoveryv1.EndpointPort, service []corev1.ServicePort) []discoveryv1.EndpointPort {
-	byName := make(map[portName]corev1.ServicePort, len(service))
+	free := make(map[portName]corev1.ServicePort, len(service))
 	for _, p := range service {
-		byName[portName{p.Name, cmp.Or(p.Protocol, corev1.ProtocolTCP)}] = p
+		free[portName{p.Name, cmp.Or(p.Protocol, corev1.ProtocolTCP)}] = p
 	}
-	isCurrent := func(p discoveryv1.EndpointPort) bool {
-		svc, known := byName[nameOf(p)]
-		return known && (!hasNumericTarget(svc) || p.Port == nil || targetPort(svc) == strconv.Itoa(int(*p.Port)))
-	}
-	free := maps.Clone(byName)
-	for _, p := range ports {
-		if isCurrent(p) {
+	var renamed []int
+	for i, p := range ports {
+		if svc, known := free[nameOf(p)]; known && (!hasNumericTarget(svc) || isTarget(svc, p)) {
 			delete(free, nameOf(p))
+		} else {
+			renamed = append(renamed, i)
 		}
 	}
 	out := slices.Clone(ports)
-	for i, p := range ports {
-		if p.Port == nil || isCurrent(p) {
-			continue
-		}
-		var candidates []portName
-		for name, svc := range free {
-			if name.protocol == nameOf(p).protocol && hasNumericTarget(svc) && targetPort(svc) == strconv.Itoa(int(*p.Port)) {
-				candidates = append(candidates, name)
-			}
-		}
-		if len(candidates) == 1 {
-			out[i].Name = new(candidates[0].name)
-			delete(free, candidates[0])
+	for _, i := range renamed {
+		if name, ok := onlyPortOfTarget(free, ports[i]); ok {
+			out[i].Name = &name.name
+			delete(free, name)
 		}
 	}
 	return out
+}
+
+// onlyPortOfTarget returns the one port of a Service that has a port of a slice as its numeric
+// targetPort.
+func onlyPortOfTarget(service map[portName]corev1.ServicePort, p discoveryv1.EndpointPort) (only portName, ok bool) {
+	for name, svc := range service {
+		if name.protocol != nameOf(p).protocol || !hasNumericTarget(svc) || !isTarget(svc, p) {
+			continue
+		}
+		if ok {
+			return portName{}, false
+		}
+		only, ok = name, true
+	}
+	return only, ok
+}
+
+// isTarget reports whether the port of a slice has the number of the targetPort of a Service's port.
+func isTarget(svc corev1.ServicePort, p discoveryv1.EndpointPort) bool {
+	return p.Port != nil && targetPort(svc) == strconv.Itoa(int(*p.Port))
 }
 
 // nameOf returns the name and protocol of a port of a slice.

@@ -1,6 +1,7 @@
 package clusterset
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -67,18 +68,23 @@ func (s *Set) writeCredentials(clusters int) (config string, err error) {
 	return config, os.WriteFile(config, []byte(text), 0o600)
 }
 
-// writePolicies fills in the placeholders of the policies as docs/iam.md describes, for the cluster's ID and for the ID
-// that it is renamed to. The scenarios use two Regions.
+// writePolicies fills in the placeholders of the policies as docs/iam.md describes, for the cluster's ID and, if the clusterset is not
+// sealed, for the ID that it is renamed to. The scenarios use two Regions.
 func (s *Set) writePolicies(dir, cluster string) (files []string, err error) {
-	policies := unsealedPolicies
+	policies, ids := unsealedPolicies, []string{cluster, Renamed}
 	if s.sealed {
-		policies = sealedPolicies
+		policies, ids = sealedPolicies, []string{cluster}
 	}
-	for _, id := range []string{cluster, Renamed} {
+	for _, id := range ids {
 		for _, policy := range slices.Concat(policies, s.policies) {
 			raw, err := os.ReadFile(filepath.Join(s.Root, "deploy/iam", policy+".json"))
 			if err != nil {
 				return nil, err
+			}
+			if id == Renamed {
+				if raw, err = withoutDenials(raw); err != nil {
+					return nil, fmt.Errorf("reading %s.json: %w", policy, err)
+				}
 			}
 			text := strings.NewReplacer("<clusterset>", ClusterSetID, "<cluster>", id, "<region>", "*", "<account>", "*", "<mapped-namespace>", MappedNamespace).Replace(string(raw))
 			file := fmt.Sprintf("%s-%s-%s.json", cluster, id, policy)
@@ -89,6 +95,20 @@ func (s *Set) writePolicies(dir, cluster string) (files []string, err error) {
 		}
 	}
 	return files, nil
+}
+
+// withoutDenials returns a policy without the statements that deny: those for one ID would keep the cluster off the sealed catalog of its
+// other ID.
+func withoutDenials(policy []byte) ([]byte, error) {
+	var document struct {
+		Version   string
+		Statement []map[string]any
+	}
+	if err := json.Unmarshal(policy, &document); err != nil {
+		return nil, err
+	}
+	document.Statement = slices.DeleteFunc(document.Statement, func(s map[string]any) bool { return s["Effect"] == "Deny" })
+	return json.Marshal(document)
 }
 
 // AsCluster returns the beginning of a command line that runs with the credentials of a cluster.

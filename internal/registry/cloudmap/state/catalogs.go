@@ -630,15 +630,7 @@ func (c *catalogs) takeCopy(now time.Time, cluster *catalog, r format.Member, ch
 	}
 	verdict, err := c.keyring.Check(c.presented(now, id, r))
 	if verdict == trust.Refused {
-		if cluster.seal.refused != r.Key && cluster.refusedKey != r.Key {
-			c.refused()
-		}
-		cluster.problem = registry.RefusedProblem("the record in its catalog", err)
-		if _, isPinned := c.keyring.Pin(id); isPinned {
-			cluster.seal.refused = r.Key
-		} else {
-			cluster.refusedKey = r.Key // there is no room for it, which the tags of the catalog do not change
-		}
+		c.refuseCopy(cluster, r, err)
 		return false
 	}
 	cluster.seal.refused = trust.Key{}
@@ -649,6 +641,19 @@ func (c *catalogs) takeCopy(now time.Time, cluster *catalog, r format.Member, ch
 	isFirst := !cluster.hasRecord
 	cluster.beats = c.observe(now, cluster, r, true, changed) && !isFirst
 	return true
+}
+
+// refuseCopy records that the copy r of a cluster's record was refused because of its key.
+func (c *catalogs) refuseCopy(cluster *catalog, r format.Member, err error) {
+	if cluster.seal.refused != r.Key && cluster.refusedKey != r.Key {
+		c.refused()
+	}
+	cluster.problem = registry.RefusedProblem("the record in its catalog", err)
+	if _, isPinned := c.keyring.Pin(r.ClusterID); isPinned {
+		cluster.seal.refused = r.Key
+	} else {
+		cluster.refusedKey = r.Key // there is no room for it, which the tags of the catalog do not change
+	}
 }
 
 // prove accepts a record in service members if the catalog has shown its key.
