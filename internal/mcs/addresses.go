@@ -15,8 +15,8 @@ import (
 // cluster has their address and one of their ports, and they belong to that one.
 type SharedAddresses struct {
 	Cluster, Owner string
-	// Announced reports whether they belong to it because it announces their networks, and not
-	// because its export is older.
+	// Announced reports whether they are left out because Cluster announces other networks, and not
+	// because the export of Owner is older.
 	Announced bool
 	// Endpoints is their number, and Examples are the addresses of at most leftOutNames of them.
 	Endpoints int
@@ -26,9 +26,10 @@ type SharedAddresses struct {
 // OwnAddresses returns the exports of one service of type t in their order, with the endpoints that
 // each cluster owns, and those that are left out, sorted. exports is not changed.
 //
-// Within a service an address and port belong to the cluster that announces the network of the
-// address (PropertyNetworks), and of several such clusters, or if there is none, to the oldest export
-// that has them, as long as it has them, whatever their state is. kube-proxy knows one endpoint of a
+// Within a service an address and port belong to the oldest export that has them, as long as it has
+// them, whatever their state is. An export of a cluster that announces networks (PropertyNetworks)
+// other than that of the address comes after all others; one of a cluster that announces none counts
+// by its age, so that no cluster can take an address from it by an announcement. kube-proxy knows one endpoint of a
 // Service for each address and port, and takes any of several: one that is not ready in another
 // cluster's export would hide the ready one. An endpoint of which another cluster owns one port is
 // left out with all its ports: its address is that of another cluster's pod.
@@ -54,11 +55,15 @@ func OwnAddresses(t mcsv1beta1.ServiceImportType, exports []Export, properties m
 	if len(networks) == 0 {
 		return owned, shared
 	}
-	return ownAddresses(t, exports, networks)
+	return ownAddresses(t, exports, func(cluster string, a netip.Addr) bool {
+		list := networks[cluster]
+		return list != nil && !slices.ContainsFunc(list, func(n netip.Prefix) bool { return n.Contains(a) })
+	})
 }
 
-// ownAddresses implements OwnAddresses. networks are those that the clusters announce.
-func ownAddresses(t mcsv1beta1.ServiceImportType, exports []Export, networks map[string][]netip.Prefix) ([]Export, []SharedAddresses) {
+// ownAddresses implements OwnAddresses. isOutside reports whether a cluster announces networks and
+// none of them has an address; nil is never.
+func ownAddresses(t mcsv1beta1.ServiceImportType, exports []Export, isOutside func(cluster string, a netip.Addr) bool) ([]Export, []SharedAddresses) {
 	out := slices.Clone(exports)
 	order, endpoints := make([]int, len(exports)), 0
 	for i, e := range exports {
@@ -67,12 +72,11 @@ func ownAddresses(t mcsv1beta1.ServiceImportType, exports []Export, networks map
 	}
 	slices.SortFunc(order, func(a, b int) int { return comparePrecedence(exports[a], exports[b]) })
 	all := claims{kind: t, list: make([]claim, 0, endpoints), latest: make(map[netip.Addr]int, endpoints), overlaps: newOverlaps[portKey]()}
-	for _, i := range order {
-		if list := networks[exports[i].Cluster]; list != nil {
-			all.add(exports[i].inside(list))
+	if all.isOutside = isOutside; isOutside != nil {
+		for _, i := range order {
+			all.add(exports[i].withoutAddresses(isOutside))
 		}
 	}
-	all.announced = len(all.clusters)
 	var shared []SharedAddresses
 	for _, i := range order {
 		var lost []SharedAddresses
@@ -164,15 +168,11 @@ func compareShared(a, b SharedAddresses) int {
 	return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Owner, b.Owner), compareTrueFirst(a.Announced, b.Announced))
 }
 
-// inside returns e with the endpoints only whose addresses are in networks.
-func (e Export) inside(networks []netip.Prefix) Export {
-	isOutside := func(ep Endpoint) bool {
-		address := ep.Address.Unmap()
-		return !slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(address) })
-	}
+// withoutAddresses returns e without the endpoints whose addresses are outside.
+func (e Export) withoutAddresses(isOutside func(cluster string, a netip.Addr) bool) Export {
 	e.Backends = slices.Clone(e.Backends)
 	for i := range e.Backends {
-		e.Backends[i].Endpoints = slices.DeleteFunc(slices.Clone(e.Backends[i].Endpoints), isOutside)
+		e.Backends[i].Endpoints = slices.DeleteFunc(slices.Clone(e.Backends[i].Endpoints), func(ep Endpoint) bool { return isOutside(e.Cluster, ep.Address.Unmap()) })
 	}
 	return e
 }
@@ -187,9 +187,8 @@ type claims struct {
 	// from 1.
 	list   []claim
 	latest map[netip.Addr]int
-	// announced is the number of the first groups, whose clusters announce the networks of their
-	// addresses.
-	announced int
+	// isOutside is that of ownAddresses.
+	isOutside func(cluster string, a netip.Addr) bool
 }
 
 // claim is the claim of a group to an address. before is the number of the previous claim to the
@@ -206,7 +205,7 @@ func (c *claims) add(e Export) (kept []Backends, lost []SharedAddresses) {
 			address := ep.Address.Unmap()
 			if owner, owned := c.owner(address, group); owned {
 				lost = addShared(lost, SharedAddresses{
-					Cluster: e.Cluster, Owner: c.clusters[owner], Announced: owner < c.announced, Endpoints: 1, Examples: []string{address.String()},
+					Cluster: e.Cluster, Owner: c.clusters[owner], Announced: c.isOutside != nil && c.isOutside(e.Cluster, address), Endpoints: 1, Examples: []string{address.String()},
 				})
 				return true
 			}
@@ -310,7 +309,7 @@ func (s SharedAddresses) String() string {
 	}
 	reason := "its export of the service is older"
 	if s.Announced {
-		reason = "it announces their networks"
+		reason = "cluster " + s.Cluster + " announces other networks"
 	}
 	return fmt.Sprintf("%s of cluster %s left out, whose addresses and ports belong to cluster %s, because %s: %s",
 		endpoints, s.Cluster, s.Owner, reason, strings.Join(s.Examples, ", "))
@@ -332,7 +331,7 @@ func AddressConflict(shared []SharedAddresses) *Conflict {
 	}
 	rule := "from the oldest export that has them"
 	if slices.ContainsFunc(shared, func(s SharedAddresses) bool { return s.Announced }) {
-		rule = "from the cluster that announces their network, or the oldest export that has them"
+		rule = "from the oldest export that has them, of a cluster that announces no other networks"
 	}
 	return &Conflict{
 		Reason:  ReasonAddressConflict,

@@ -130,7 +130,8 @@ func TestOwnAddresses(t *testing.T) {
 	}
 }
 
-// An address belongs to the cluster that announces its network, also where its export is younger; the networks change nothing else.
+// An address does not belong to a cluster that announces other networks, also where its export is older. A cluster that announces nothing loses
+// nothing by the announcement of another one.
 func TestOwnAddressesByNetwork(t *testing.T) {
 	of := func(age int, cluster string, addresses ...string) Export {
 		return aged(age, servingPorts(cluster, mcsv1beta1.ClusterSetIP, "http:80", addresses...))
@@ -141,8 +142,16 @@ func TestOwnAddressesByNetwork(t *testing.T) {
 		want     []string
 		shared   []string // "cluster owner announced number examples"
 	}{
-		"an older export claims an address of the cluster": {
+		"a younger cluster announces the network of one that announces nothing": {
+			exports: []Export{of(0, "cls1", "10.1.0.1"), of(1, "cls2", "!10.1.0.1")}, networks: map[string]string{"cls2": "10.0.0.0/8"},
+			want: []string{"cls1 10.1.0.1"}, shared: []string{"cls2 cls1 false 1 10.1.0.1"},
+		},
+		"an older export of a cluster that announces nothing": {
 			exports: []Export{of(1, "cls1", "10.1.0.1"), of(0, "cls2", "!10.1.0.1", "10.2.0.1")}, networks: map[string]string{"cls1": "10.1.0.0/16"},
+			want: []string{"cls2 10.1.0.1", "cls2 10.2.0.1"}, shared: []string{"cls1 cls2 false 1 10.1.0.1"},
+		},
+		"one announces another network": {
+			exports: []Export{of(1, "cls1", "10.1.0.1"), of(0, "cls2", "!10.1.0.1", "10.2.0.1")}, networks: map[string]string{"cls2": "10.2.0.0/16"},
 			want: []string{"cls1 10.1.0.1", "cls2 10.2.0.1"}, shared: []string{"cls2 cls1 true 1 10.1.0.1"},
 		},
 		"both announce networks": {
@@ -151,14 +160,14 @@ func TestOwnAddressesByNetwork(t *testing.T) {
 		},
 		"both announce the network": {
 			exports: []Export{of(1, "cls1", "10.1.0.1"), of(0, "cls2", "!10.1.0.1")}, networks: map[string]string{"cls1": "10.1.0.0/16", "cls2": "10.0.0.0/8"},
-			want: []string{"cls2 10.1.0.1"}, shared: []string{"cls1 cls2 true 1 10.1.0.1"},
-		},
-		"a network of another address": {
-			exports: []Export{of(1, "cls1", "10.1.0.1"), of(0, "cls2", "!10.1.0.1")}, networks: map[string]string{"cls1": "10.3.0.0/16"},
 			want: []string{"cls2 10.1.0.1"}, shared: []string{"cls1 cls2 false 1 10.1.0.1"},
 		},
+		"both announce other networks": {
+			exports: []Export{of(1, "cls1", "10.1.0.1"), of(0, "cls2", "!10.1.0.1")}, networks: map[string]string{"cls1": "10.3.0.0/16", "cls2": "10.4.0.0/16"},
+			want: []string{"cls2 10.1.0.1"}, shared: []string{"cls1 cls2 true 1 10.1.0.1"},
+		},
 		"a network that is not valid": {
-			exports: []Export{of(1, "cls1", "10.1.0.1"), of(0, "cls2", "!10.1.0.1")}, networks: map[string]string{"cls1": "0.0.0.0/0"},
+			exports: []Export{of(1, "cls1", "10.1.0.1"), of(0, "cls2", "!10.1.0.1")}, networks: map[string]string{"cls2": "0.0.0.0/0"},
 			want: []string{"cls2 10.1.0.1"}, shared: []string{"cls1 cls2 false 1 10.1.0.1"},
 		},
 		"only one cluster exports the address": {
@@ -166,8 +175,8 @@ func TestOwnAddressesByNetwork(t *testing.T) {
 			want: []string{"cls1 10.1.0.1", "cls2 10.1.0.2"},
 		},
 		"addresses by network and by age": {
-			exports: []Export{of(1, "cls1", "10.1.0.1", "192.0.2.1"), of(0, "cls2", "10.1.0.1", "192.0.2.1")}, networks: map[string]string{"cls1": "10.1.0.0/16"},
-			want: []string{"cls1 10.1.0.1", "cls2 192.0.2.1"}, shared: []string{"cls1 cls2 false 1 192.0.2.1", "cls2 cls1 true 1 10.1.0.1"},
+			exports: []Export{of(1, "cls1", "10.1.0.1", "10.2.0.1"), of(0, "cls2", "10.1.0.1", "10.2.0.1")}, networks: map[string]string{"cls2": "10.2.0.0/16"},
+			want: []string{"cls1 10.1.0.1", "cls2 10.2.0.1"}, shared: []string{"cls1 cls2 false 1 10.2.0.1", "cls2 cls1 true 1 10.1.0.1"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -238,8 +238,9 @@ func (src Source) servicePorts() map[portName]bool {
 
 // renamedPorts returns ports, those of a slice of the EndpointSlice controller, with the names that
 // the Service has for them. A user changes a Service before that controller changes its slices: until
-// then a slice has the previous names, and its endpoints would be in no port. A port is recognized by
-// its number if the Service has one port of that numeric targetPort whose name the slice lacks.
+// then a slice has the previous names, and its endpoints would be in no port. A port whose name the
+// Service lacks is recognized by its number if one port, whose name the slice lacks, has that numeric
+// targetPort.
 func renamedPorts(ports []discoveryv1.EndpointPort, service []corev1.ServicePort) []discoveryv1.EndpointPort {
 	free := make(map[portName]corev1.ServicePort, len(service))
 	for _, p := range service {
@@ -247,7 +248,7 @@ func renamedPorts(ports []discoveryv1.EndpointPort, service []corev1.ServicePort
 	}
 	var renamed []int
 	for i, p := range ports {
-		if svc, known := free[nameOf(p)]; known && (!hasNumericTarget(svc) || isTarget(svc, p)) {
+		if _, known := free[nameOf(p)]; known {
 			delete(free, nameOf(p))
 		} else {
 			renamed = append(renamed, i)

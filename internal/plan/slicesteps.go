@@ -33,7 +33,8 @@ type SliceWrite struct {
 // none of the others depends on it but for the withdrawals.
 type SliceSteps struct {
 	// Removals take endpoints out of use that their clusters do not export any more, and that no
-	// other cluster takes over, and change conditions. Nothing may delay them.
+	// other cluster takes over, and change conditions, those that make an endpoint ready first.
+	// Nothing may delay them.
 	Removals []SliceWrite
 	// Additions bring endpoints and change ports and metadata. Those that take a ready endpoint out
 	// of use come last, and then the removals that would otherwise leave a port without a ready
@@ -95,7 +96,7 @@ func (c SliceChanges) Steps(existing []*discoveryv1.EndpointSlice, exported Expo
 	for _, s := range c.Delete {
 		steps.add(SliceWrite{Verb: VerbDelete, Slice: s, From: s}, exported, added)
 	}
-	steps.Additions = atEnd(steps.Additions, SliceWrite.takesReady)
+	steps.Removals, steps.Additions = atEnd(steps.Removals, SliceWrite.takesReady), atEnd(steps.Additions, SliceWrite.takesReady)
 	if steps.removalsInterrupt(existing) {
 		steps.Additions, steps.Removals = append(steps.Additions, steps.Removals...), nil
 	}

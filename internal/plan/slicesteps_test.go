@@ -73,6 +73,11 @@ func TestSteps(t *testing.T) {
 			remove:   []*discoveryv1.EndpointSlice{webSlice("cls1", 0, "10.10.0.9")},
 			wantAdds: []string{"create cls2-ipv4-0", "delete cls1-ipv4-0"},
 		},
+		"one endpoint becomes not ready, and one of another cluster ready": {
+			existing:     []*discoveryv1.EndpointSlice{webSlice("cls1", 0, "10.10.0.1"), notReady(webSlice("cls2", 0, "10.20.0.1"))},
+			update:       []*discoveryv1.EndpointSlice{notReady(webSlice("cls1", 0, "10.10.0.1")), webSlice("cls2", 0, "10.20.0.1")},
+			wantRemovals: []string{"update cls2-ipv4-0", "update cls1-ipv4-0"},
+		},
 		"a ready endpoint has ended, and others are ready": {
 			existing:     []*discoveryv1.EndpointSlice{webSlice("cls1", 0, "10.10.0.1", "10.10.0.9")},
 			create:       []*discoveryv1.EndpointSlice{webSlice("cls2", 0, "10.20.0.1")},

@@ -36,14 +36,13 @@ func TestAttack_ShadowedAddresses(t *testing.T) {
 			own := exporter.view(web.Key)
 			own.Exports = append(own.Exports, web)
 			checkShadow(t, web, own)
-			// An export that claims to be older owns the addresses, until the victim announces its
-			// networks.
+			// An export that claims to be older owns the addresses, unless its cluster announces other
+			// networks. The import policy can require that it announces some.
 			shadow.Created = web.Created.Add(-time.Hour)
 			hostile.publish(shadow)
-			exporter.SetProperties(victimNetworks)
+			hostile.SetProperties(intruderNetworks)
 			until(t, time.Minute, "the older export and the networks are read", func() bool {
-				view := reader.view(web.Key)
-				return reader.sees(shadow)() && len(view.Properties[victim].Networks()) > 0
+				return reader.sees(shadow)() && len(reader.view(web.Key).Properties[intruder].Networks()) > 0
 			})
 			checkShadow(t, web, reader.view(web.Key))
 		})
@@ -53,17 +52,19 @@ func TestAttack_ShadowedAddresses(t *testing.T) {
 		exporter, reader, web := s.start()
 		shadow := shadowOf(web)
 		shadow.Created = time.Date(2021, 1, 1, 0, 0, 0, 0, time.UTC) // etcd knows which export was first
-		s.join(identityOf(intruder)).publish(shadow)
+		hostile := s.join(identityOf(intruder))
+		hostile.publish(shadow)
 		until(t, etcdWait, "the export of the intruder is read", func() bool { return reader.sees(shadow)() && exporter.sees(shadow)() })
 		checkShadow(t, web, reader.view(web.Key))
-		exporter.SetProperties(victimNetworks)
-		until(t, etcdWait, "the networks are read", func() bool { return len(reader.view(web.Key).Properties[victim].Networks()) > 0 })
+		// It announces the networks of the victim, which announces none.
+		hostile.SetProperties(mcs.Properties{mcs.PropertyNetworks: "10.0.0.0/8"})
+		until(t, etcdWait, "the networks are read", func() bool { return len(reader.view(web.Key).Properties[intruder].Networks()) > 0 })
 		checkShadow(t, web, reader.view(web.Key))
 	})
 }
 
-// victimNetworks are the ClusterProperties of the victim, whose pods have these addresses.
-var victimNetworks = mcs.Properties{mcs.PropertyNetworks: "10.1.0.0/16,10.10.0.0/16"}
+// intruderNetworks are the ClusterProperties of the intruder, whose pods have these addresses.
+var intruderNetworks = mcs.Properties{mcs.PropertyNetworks: "10.3.0.0/16"}
 
 // shadowOf returns the export of the intruder: the endpoints of web as not ready in ten groups of
 // ports, and one of its own.
@@ -131,12 +132,12 @@ func shadowInKubernetes(t *testing.T) {
 	// A new pod of the victim, whose address the intruder had listed.
 	publish("10.1.0.2", "10.1.0.3")
 	k.owned(k.key, victim, "10.1.0.2", "10.1.0.3")
-	// An export that is older owns the addresses, until the victim announces its networks.
+	// An export that is older owns the addresses, unless its cluster announces other networks.
 	late := mcs.Key{Namespace: k.key.Namespace, Name: "late"}
 	hostile.publish(late, func(e *mcs.Export) { *e = shadowOf(*e); e.Created = created.Add(-time.Hour) }, "10.1.0.7")
 	honest.publish(late, func(e *mcs.Export) { e.Created = created }, "10.1.0.7")
 	k.refused(late, policy.ReasonOther)
-	honest.reg.SetProperties(victimNetworks)
+	hostile.reg.SetProperties(intruderNetworks)
 	k.owned(late, victim, "10.1.0.7")
 	// In the cluster that exports the service itself the same holds, and its user learns of both
 	// clusters.

@@ -222,8 +222,8 @@ var Attacks = []Attack{
 		Name: "Shadowed addresses", Actor: Member, Findings: []string{"N6"},
 		Does:      "It exports the addresses of another cluster's pods as not ready, in ten groups of ports, and those that its next pods will have",
 		Prevented: "An address and port of the other cluster has another state than that cluster says, or is in the slices of two clusters",
-		Effect: "It can claim addresses of a cluster that does not announce its networks in services that it exported first, and in clusters that import the service for the first time " +
-			"on Cloud Map with an older time; it can announce the same networks, which `kubectl mcs check` shows; each claim is a conflict on the ServiceExports of all clusters",
+		Effect: "It can claim addresses in services that it exported first, and in clusters that import the service for the first time on Cloud Map with an older time; each claim is a " +
+			"conflict on the ServiceExports of all clusters. With `addresses: announced` it must announce the same networks for that, which `kubectl mcs check` shows",
 		Test: "TestAttack_ShadowedAddresses",
 	},
 	{

@@ -81,12 +81,12 @@ func (s *Set) writePolicies(dir, cluster string) (files []string, err error) {
 			if err != nil {
 				return nil, err
 			}
+			text := strings.NewReplacer("<clusterset>", ClusterSetID, "<cluster>", id, "<region>", "*", "<account>", "*", "<mapped-namespace>", MappedNamespace).Replace(string(raw))
 			if id == Renamed {
-				if raw, err = withoutDenials(raw); err != nil {
+				if text, err = withoutDenials(text); err != nil {
 					return nil, fmt.Errorf("reading %s.json: %w", policy, err)
 				}
 			}
-			text := strings.NewReplacer("<clusterset>", ClusterSetID, "<cluster>", id, "<region>", "*", "<account>", "*", "<mapped-namespace>", MappedNamespace).Replace(string(raw))
 			file := fmt.Sprintf("%s-%s-%s.json", cluster, id, policy)
 			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
 				return nil, err
@@ -99,16 +99,17 @@ func (s *Set) writePolicies(dir, cluster string) (files []string, err error) {
 
 // withoutDenials returns a policy without the statements that deny: those for one ID would keep the cluster off the sealed catalog of its
 // other ID.
-func withoutDenials(policy []byte) ([]byte, error) {
+func withoutDenials(policy string) (string, error) {
 	var document struct {
 		Version   string
 		Statement []map[string]any
 	}
-	if err := json.Unmarshal(policy, &document); err != nil {
-		return nil, err
+	if err := json.Unmarshal([]byte(policy), &document); err != nil {
+		return "", err
 	}
 	document.Statement = slices.DeleteFunc(document.Statement, func(s map[string]any) bool { return s["Effect"] == "Deny" })
-	return json.Marshal(document)
+	out, err := json.Marshal(document)
+	return string(out), err
 }
 
 // AsCluster returns the beginning of a command line that runs with the credentials of a cluster.

@@ -313,7 +313,7 @@ func (f *clusterFacts) networksCheck() check.Check {
 			"correct ClusterProperty " + mcs.PropertyNetworks + ", or give the clusters different pod networks (docs/security/import-policy.md)"
 	case len(silent) > 0:
 		c.Result, c.Detail = check.Unknown, "the networks of the pods of "+strings.Join(check.Summarize(silent, 8), ", ")+" are not announced"
-		c.Remedy = "create ClusterProperty " + mcs.PropertyNetworks + " there, so that no other cluster can export their addresses in their place (docs/security/import-policy.md)"
+		c.Remedy = "create ClusterProperty " + mcs.PropertyNetworks + " there, so that importers can require it (docs/security/import-policy.md)"
 	default:
 		c.Detail = strings.Join(check.Summarize(announced, 4), "; ")
 	}
