@@ -31,8 +31,8 @@ type heldReleases struct {
 	last map[string]time.Time
 }
 
-// begin reports whether a release in namespace is due. The caller calls undo if it releases nothing:
-// an import that finds no IP to release must not keep others from releasing one.
+// begin reports whether a release in namespace is due. The caller calls undo if it releases
+// nothing: an import that finds no IP to release must not keep others from releasing one.
 func (h *heldReleases) begin(namespace string, now time.Time) (undo func(), isDue bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -72,9 +72,9 @@ func scarceIn(namespace string, err error) (in string, scarce bool) {
 	return "", false
 }
 
-// giveWay releases held IPs if err, the error of creating the derived Service of an import, is about
-// a quota or about IPs that are used up. It returns the error, with the released IPs; a retry comes
-// soon then.
+// giveWay releases held IPs if err, the error of creating the derived Service of an import, is
+// about a quota or about IPs that are used up. It returns the error, with the released IPs; a retry
+// comes soon then.
 func (r *Controller) giveWay(ctx context.Context, f importFacts, err error) error {
 	key := f.key
 	namespace, scarce := scarceIn(key.Namespace, err)
@@ -119,7 +119,8 @@ func (r *Controller) findHeld(ctx context.Context, namespace string, f importFac
 		return svc.DeletionTimestamp != nil || len(heldServices(key, []*corev1.Service{&svc})) == 0
 	})
 	var exporters []string
-	if f.local == nil { // to an export of this cluster each gives way
+	isEstablished := f.imp != nil && len(f.imp.Spec.IPs) > 0
+	if f.local == nil && !isEstablished { // to an export of this cluster, and to an import that had IPs, each gives way
 		for _, e := range f.view.Exports {
 			exporters = append(exporters, e.Cluster)
 		}

@@ -131,6 +131,11 @@ func TestGiveWay_Undone(t *testing.T) {
 	if err := r.giveWay(t.Context(), of("cls3"), quota); !errors.Is(err, quota) || countServices(t, r) != 1 {
 		t.Errorf("error %v, want nothing released", err)
 	}
+	established := of("cls3")
+	established.imp = &mcsv1beta1.ServiceImport{Spec: mcsv1beta1.ServiceImportSpec{IPs: []string{"10.96.0.9"}}}
+	if held, err := r.findHeld(t.Context(), webKey.Namespace, established); held == nil || err != nil {
+		t.Errorf("no IP gives way to an import that had IPs: %v", err)
+	}
 	if err := r.giveWay(t.Context(), of("cls2"), quota); kube.IsRefused(err) || countServices(t, r) != 0 {
 		t.Errorf("error %v, want the IP released", err)
 	}

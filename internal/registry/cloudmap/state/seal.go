@@ -85,9 +85,9 @@ func (c *catalogs) tagsRead(now time.Time, id, owner string, err error) {
 	before := cluster.seal.shown(id)
 	cluster.seal.readAt, cluster.seal.owner, cluster.seal.err = now, owner, err
 	switch shown := cluster.seal.shown(id); {
-	case shown != registry.Sealed:
+	case shown != registry.Sealed && cluster.seal.refused == trust.Key{}:
 		c.unsealedAt = now
-	case before == registry.Unsealed:
+	case shown == registry.Sealed && before != registry.Sealed && before != registry.SealUnknown:
 		c.sealedAt = now
 	}
 	if cluster.seal.refused == (trust.Key{}) {

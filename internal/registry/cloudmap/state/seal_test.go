@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 // TestTagsForUsers: the tags of a catalog are read when its cluster is found, once a day if it is
@@ -60,6 +61,26 @@ func TestTagsForUsers(t *testing.T) {
 				t.Errorf("ten minutes after the catalog was sealed the seal is %q", got)
 			}
 		})
+	}
+}
+
+// TestTagsForUsers_BesideProofs: the tags that are read again and again because they may prove a
+// refused key do not put off the reads for users.
+func TestTagsForUsers_BesideProofs(t *testing.T) {
+	s := newStory(t)
+	s.members(s.record)
+	s.catalogs.tagsRead(s.now, "cls2", "", nil)
+	due := s.catalogs.unsealedAt
+	s.catalogs.clusters["cls2"].seal.refused = trust.Key{1}
+	s.now = s.now.Add(time.Minute)
+	s.catalogs.tagsRead(s.now, "cls2", "", nil)
+	if !s.catalogs.unsealedAt.Equal(due) {
+		t.Error("a read of tags for a refused key puts off those for users")
+	}
+	s.catalogs.tagsRead(s.now, "cls2", "", errors.New("throttled"))
+	s.catalogs.tagsRead(s.now, "cls2", "cls2", nil)
+	if !s.catalogs.sealedAt.Equal(s.now) {
+		t.Error("a catalog that could not be read and is sealed now does not bring forward the reads of others")
 	}
 }
 
