@@ -98,8 +98,8 @@ func (k kubectl) rolledOut(ctx context.Context, namespace, object string) error 
 	return k.run(ctx, "", "--namespace", namespace, "rollout", "status", object, "--timeout="+remaining(ctx))
 }
 
-// setPodNetworks writes the networks of the pods into the nodes, as kube-controller-manager does with --allocate-node-cidrs. Those of
-// the testbed are in its CNI configuration.
+// setPodNetworks writes the networks of the pods into the nodes, as kube-controller-manager does
+// with --allocate-node-cidrs. Those of the testbed are in its CNI configuration.
 func (k kubectl) setPodNetworks(ctx context.Context, nodes []cluster.Node) error {
 	for _, n := range nodes {
 		networks := texts(n.PodNetworks)

@@ -13,8 +13,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// TestPinsFitConfigMap: the pins of members that choose all that they can choose as long as they can,
-// IDs of 63 characters, a UID of 128 bytes and times, fit a ConfigMap, however many members there are.
+// TestPinsFitConfigMap: the pins of members that choose all that they can choose as long as they
+// can, IDs of 63 characters, a UID of 128 bytes and times, fit a ConfigMap, however many members
+// there are.
 func TestPinsFitConfigMap(t *testing.T) {
 	long := strings.Repeat("x", 63)
 	for name, uid := range map[string]string{"usual": "6b0f3c1e-2f6a-4a57-9c7e-0d4f6f1a2b3c", "longest": strings.Repeat("<", 128), "escaped": strings.Repeat(`"`, 128)} {

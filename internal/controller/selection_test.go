@@ -304,7 +304,8 @@ func TestClusterSelection_Headless(t *testing.T) {
 	a.condition(t, key, "Ready=True Exported", "")
 }
 
-// The Region of the nodes is that of the cluster if they agree, and the networks of their pods are its networks, if no ClusterProperty has others.
+// The Region of the nodes is that of the cluster if they agree, and the networks of their pods are
+// its networks, if no ClusterProperty has others.
 func TestClusterProperties_OfNodes(t *testing.T) {
 	a, _ := twoClusters(t)
 	hub := memory.NewHub()

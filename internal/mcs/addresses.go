@@ -28,11 +28,12 @@ type SharedAddresses struct {
 //
 // Within a service an address and port belong to the oldest export that has them, as long as it has
 // them, whatever their state is. An export of a cluster that announces networks (PropertyNetworks)
-// other than that of the address comes after all others; one of a cluster that announces none counts
-// by its age, so that no cluster can take an address from it by an announcement. kube-proxy knows one endpoint of a
-// Service for each address and port, and takes any of several: one that is not ready in another
-// cluster's export would hide the ready one. An endpoint of which another cluster owns one port is
-// left out with all its ports: its address is that of another cluster's pod.
+// other than that of the address comes after all others; one of a cluster that announces none
+// counts by its age, so that no cluster can take an address from it by an announcement. kube-proxy
+// knows one endpoint of a Service for each address and port, and takes any of several: one that is
+// not ready in another cluster's export would hide the ready one. An endpoint of which another
+// cluster owns one port is left out with all its ports: its address is that of another cluster's
+// pod.
 //
 // In a headless service an address belongs to one cluster with all its ports. DNS has addresses
 // only, so that one which is not ready any more would stay in it under another port.

@@ -130,8 +130,8 @@ func TestOwnAddresses(t *testing.T) {
 	}
 }
 
-// An address does not belong to a cluster that announces other networks, also where its export is older. A cluster that announces nothing loses
-// nothing by the announcement of another one.
+// An address does not belong to a cluster that announces other networks, also where its export is
+// older. A cluster that announces nothing loses nothing by the announcement of another one.
 func TestOwnAddressesByNetwork(t *testing.T) {
 	of := func(age int, cluster string, addresses ...string) Export {
 		return aged(age, servingPorts(cluster, mcsv1beta1.ClusterSetIP, "http:80", addresses...))

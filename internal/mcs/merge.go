@@ -18,8 +18,8 @@ type Merged struct {
 	// Ports are the union of the exports' ports. Names are unique, so are pairs of protocol and number, and each of several
 	// ports has a name.
 	Ports []Port
-	// PortUses are the ports that each cluster adds, those with most first. It is nil unless ports are
-	// left out because there are too many.
+	// PortUses are the ports that each cluster adds, those with most first. It is nil unless ports
+	// are left out because there are too many.
 	PortUses              []PortUse
 	SessionAffinity       corev1.ServiceAffinity
 	SessionAffinityConfig *corev1.SessionAffinityConfig

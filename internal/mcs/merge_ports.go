@@ -38,8 +38,8 @@ const maxMergedPorts = 2 * maxPorts
 const portShare = 16
 
 // mergePorts returns the union of the ports of exports that are sorted by precedence. From the
-// oldest export to the youngest, it adds each port unless the union has its name or its protocol and
-// number. Ports beyond maxMergedPorts are left out.
+// oldest export to the youngest, it adds each port unless the union has its name or its protocol
+// and number. Ports beyond maxMergedPorts are left out.
 //
 // The API defines a conflict "if the ports are not identical in all the constituent Services": ports that exclude each other
 // and ports that only some clusters have.

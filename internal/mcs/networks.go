@@ -14,8 +14,9 @@ const PropertyNetworks = "networks.multicluster.k8s.aws"
 
 const (
 	// maxNetworks is the number of networks of one family that a cluster announces. Six of IPv4 and
-	// six of IPv6 have at most 6 * len("255.255.255.255/32,") + 6 * len("ffff:ffff:ffff:ffff::/128,")
-	// = 270 bytes of the 1,000 that properties have (maxPropertyBytes).
+	// six of IPv6 have at most 6 * len("255.255.255.255/32,") + 6 *
+	// len("ffff:ffff:ffff:ffff::/128,") = 270 bytes of the 1,000 that properties have
+	// (maxPropertyBytes).
 	maxNetworks = 6
 	// minBits4 and minBits6 are the lengths of the shortest prefixes that are announced: 10.0.0.0/8
 	// is the largest private network (RFC 1918), and a /32 what an Internet registry gives to a
@@ -92,7 +93,8 @@ func joinNetworks(list []netip.Prefix) []netip.Prefix {
 	return list
 }
 
-// joinExactly returns the fewest networks, sorted, that contain the addresses of list and no others.
+// joinExactly returns the fewest networks, sorted, that contain the addresses of list and no
+// others.
 func joinExactly(list []netip.Prefix) []netip.Prefix {
 	list = slices.SortedFunc(slices.Values(list), func(a, b netip.Prefix) int {
 		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))

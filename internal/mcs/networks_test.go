@@ -59,7 +59,8 @@ func TestParseNetworks(t *testing.T) {
 	}
 }
 
-// TestFormatNetworksLosesNothing: each address of the networks is in the announced ones, which are valid, and few networks are announced exactly.
+// TestFormatNetworksLosesNothing: each address of the networks is in the announced ones, which are
+// valid, and few networks are announced exactly.
 func TestFormatNetworksLosesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var list []netip.Prefix

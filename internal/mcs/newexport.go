@@ -237,10 +237,10 @@ func (src Source) servicePorts() map[portName]bool {
 }
 
 // renamedPorts returns ports, those of a slice of the EndpointSlice controller, with the names that
-// the Service has for them. A user changes a Service before that controller changes its slices: until
-// then a slice has the previous names, and its endpoints would be in no port. A port whose name the
-// Service lacks is recognized by its number if one port, whose name the slice lacks, has that numeric
-// targetPort.
+// the Service has for them. A user changes a Service before that controller changes its slices:
+// until then a slice has the previous names, and its endpoints would be in no port. A port whose
+// name the Service lacks is recognized by its number if one port, whose name the slice lacks, has
+// that numeric targetPort.
 func renamedPorts(ports []discoveryv1.EndpointPort, service []corev1.ServicePort) []discoveryv1.EndpointPort {
 	free := make(map[portName]corev1.ServicePort, len(service))
 	for _, p := range service {
@@ -279,7 +279,8 @@ func onlyPortOfTarget(service map[portName]corev1.ServicePort, p discoveryv1.End
 	return only, ok
 }
 
-// isTarget reports whether the port of a slice has the number of the targetPort of a Service's port.
+// isTarget reports whether the port of a slice has the number of the targetPort of a Service's
+// port.
 func isTarget(svc corev1.ServicePort, p discoveryv1.EndpointPort) bool {
 	return p.Port != nil && targetPort(svc) == strconv.Itoa(int(*p.Port))
 }
@@ -289,8 +290,8 @@ func nameOf(p discoveryv1.EndpointPort) portName {
 	return portName{ptr.Deref(p.Name, ""), cmp.Or(ptr.Deref(p.Protocol, ""), corev1.ProtocolTCP)}
 }
 
-// hasNumericTarget reports whether the targetPort of p is a number, and not a name that each pod may
-// give to another number.
+// hasNumericTarget reports whether the targetPort of p is a number, and not a name that each pod
+// may give to another number.
 func hasNumericTarget(p corev1.ServicePort) bool { return p.TargetPort.Type == intstr.Int }
 
 // refusePort returns that no port of the Service uses a port of a slice, nil if one of used does.

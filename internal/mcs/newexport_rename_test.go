@@ -12,8 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// TestNewExportFollowsNames: while the EndpointSlice controller has not read a Service whose port names have changed, its slices have the
-// previous names. Their endpoints stay exported, with the ports that the Service has.
+// TestNewExportFollowsNames: while the EndpointSlice controller has not read a Service whose port
+// names have changed, its slices have the previous names. Their endpoints stay exported, with the
+// ports that the Service has.
 func TestNewExportFollowsNames(t *testing.T) {
 	for name, tt := range map[string]struct {
 		// service and slice are ports such as "http 80 8080" and "http 8080".

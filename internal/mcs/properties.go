@@ -18,7 +18,8 @@ import (
 // Properties are the ClusterProperties of a cluster by name (KEP-2149). nil means that they are unknown.
 type Properties map[string]string
 
-// The ClusterProperties that the controller derives from the labels of nodes if no user has created them. PropertyNetworks is another one.
+// The ClusterProperties that the controller derives from the labels of nodes if no user has created
+// them. PropertyNetworks is another one.
 const (
 	PropertyRegion = "region.topology.k8s.io"
 	PropertyZone   = "zone.topology.k8s.io"
@@ -38,9 +39,10 @@ func (p Properties) OfCluster(clusterID, clusterSetID string) Properties {
 	return out
 }
 
-// Publishable returns the properties that a member record has, and the names of those that it has not: their name or value is not valid, or
-// there are too many. Region, zone and drain come first, and the networks, which the controller derives, last: they take the place of nothing
-// that a user has written.
+// Publishable returns the properties that a member record has, and the names of those that it has
+// not: their name or value is not valid, or there are too many. Region, zone and drain come first,
+// and the networks, which the controller derives, last: they take the place of nothing that a user
+// has written.
 func (p Properties) Publishable() (out Properties, omitted []string) {
 	first := func(name string) bool { return name == PropertyRegion || name == PropertyZone || name == PropertyDrain }
 	names := slices.SortedFunc(maps.Keys(p), func(a, b string) int {

@@ -19,8 +19,8 @@ import (
 // Limits of one export. They keep a broken or hostile cluster from filling the etcd of the others.
 const (
 	// maxPorts: a port takes up to 530 bytes in the derived Service (maxMergedPorts), 440 in the
-	// ServiceImport and in each EndpointSlice: with 1,000 of them each object stays below two fifths of
-	// etcd's 1.5 MiB.
+	// ServiceImport and in each EndpointSlice: with 1,000 of them each object stays below two
+	// fifths of etcd's 1.5 MiB.
 	maxPorts = 1000
 	// maxEndpoints: 10,000 endpoints are 100 slices of 100 per address family, about 4 MiB in etcd; more than the tested limits
 	// of Kubernetes for one Service.

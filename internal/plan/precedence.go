@@ -200,8 +200,8 @@ func (p *Precedence) findLate(claimed []mcs.Export) {
 	}
 }
 
-// OwnAddresses returns the exports of a service of type t with the endpoints that each cluster owns,
-// and those that are left out.
+// OwnAddresses returns the exports of a service of type t with the endpoints that each cluster
+// owns, and those that are left out.
 func (p Precedence) OwnAddresses(t mcsv1beta1.ServiceImportType) ([]mcs.Export, []mcs.SharedAddresses) {
 	return mcs.OwnAddresses(t, p.Exports, p.Properties)
 }

@@ -142,9 +142,10 @@ func TestWithoutEnded(t *testing.T) {
 	}
 }
 
-// TestStepsInterruptNothing: whichever endpoints come, go, move and change their readiness, an endpoint that is wanted before and after is in a slice
-// after each single write, a service with a ready endpoint before and after has one after each single write, endpoints that have ended leave before
-// others come otherwise, unless one write does both, and the result is that of Slices.
+// TestStepsInterruptNothing: whichever endpoints come, go, move and change their readiness, an
+// endpoint that is wanted before and after is in a slice after each single write, a service with a
+// ready endpoint before and after has one after each single write, endpoints that have ended leave
+// before others come otherwise, unless one write does both, and the result is that of Slices.
 func TestStepsInterruptNothing(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 1))

@@ -179,8 +179,9 @@ func OfPorts(m mcs.Merged) []Refusal {
 // maxExamples is the number of addresses in the message of a Refusal.
 const maxExamples = 3
 
-// Apply returns the part of exp, an export of another cluster, that this cluster imports, and the refusals. It reports false if that
-// is the whole export. properties are the ClusterProperties of the exporting cluster, nil if they are not known. exp is not changed.
+// Apply returns the part of exp, an export of another cluster, that this cluster imports, and the
+// refusals. It reports false if that is the whole export. properties are the ClusterProperties of
+// the exporting cluster, nil if they are not known. exp is not changed.
 func (p *Policy) Apply(exp mcs.Export, properties mcs.Properties, local *Local) (mcs.Export, []Refusal, bool) {
 	if err := p.AllowsNamespace(exp.Cluster, exp.Key.Namespace); err != nil {
 		return mcs.Export{}, []Refusal{{Cluster: exp.Cluster, Reason: ReasonNamespace, Message: err.Error()}}, false
@@ -227,8 +228,9 @@ func (p *Policy) Apply(exp mcs.Export, properties mcs.Properties, local *Local) 
 	return exp, out, true
 }
 
-// CheckAddress returns an error if this cluster must not connect to address a for cluster: it imports nothing from that cluster, or no endpoint
-// with this address. The networks that the cluster announces are not compared: the address is that of its controller or of an endpoint.
+// CheckAddress returns an error if this cluster must not connect to address a for cluster: it
+// imports nothing from that cluster, or no endpoint with this address. The networks that the
+// cluster announces are not compared: the address is that of its controller or of an endpoint.
 func (p *Policy) CheckAddress(cluster string, a netip.Addr, local *Local) error {
 	if p != nil && !p.allow {
 		if _, listed := p.clusters[cluster]; !listed {

@@ -45,8 +45,8 @@ type Truster interface {
 
 // KeyKeeper is a Registry that has room for the keys of so many clusters.
 type KeyKeeper interface {
-	// KeepKeys names the clusters that something is imported from. No new cluster takes the place of
-	// their keys.
+	// KeepKeys names the clusters that something is imported from. No new cluster takes the place
+	// of their keys.
 	KeepKeys(imported []string)
 }
 

@@ -36,8 +36,8 @@ func TestAttack_ShadowedAddresses(t *testing.T) {
 			own := exporter.view(web.Key)
 			own.Exports = append(own.Exports, web)
 			checkShadow(t, web, own)
-			// An export that claims to be older owns the addresses, unless its cluster announces other
-			// networks. The import policy can require that it announces some.
+			// An export that claims to be older owns the addresses, unless its cluster announces
+			// other networks. The import policy can require that it announces some.
 			shadow.Created = web.Created.Add(-time.Hour)
 			hostile.publish(shadow)
 			hostile.SetProperties(intruderNetworks)

@@ -30,15 +30,16 @@ import (
 // put there within its budgets (docs/security/shared-fields.md).
 type sharedField struct {
 	name string
-	// ids is the number of IDs that the intruder exports under; isOlder is true if it exported first.
+	// ids is the number of IDs that the intruder exports under; isOlder is true if it exported
+	// first.
 	ids     int
 	isOlder bool
 	// victim edits the victim's export, and intruder that of the intruder under the ID i, whose
 	// address is 10.3.0.i+1.
 	victim   func(*mcs.Export)
 	intruder func(i int, e *mcs.Export)
-	// conflict is the reason by which both clusters report the intruder, and refusal the reason on the
-	// ServiceImport, "" without one.
+	// conflict is the reason by which both clusters report the intruder, and refusal the reason on
+	// the ServiceImport, "" without one.
 	conflict mcsv1beta1.ServiceExportConditionReason
 	refusal  policy.Reason
 }
@@ -213,8 +214,8 @@ func (k *kubernetes) forTest(t *testing.T) *kubernetes {
 	return &of
 }
 
-// follows waits until clients of the import have exactly these endpoints of the victim: ready in its
-// slices, with the port of the derived Service and for the clients of their zone, and in those
+// follows waits until clients of the import have exactly these endpoints of the victim: ready in
+// its slices, with the port of the derived Service and for the clients of their zone, and in those
 // of no other cluster. Those that the victim does not have are not its own.
 func (k *kubernetes) follows(key mcs.Key, want ...string) {
 	k.t.Helper()
@@ -305,8 +306,8 @@ func (k *kubernetes) reports(key mcs.Key, victims *hubMember, f sharedField) {
 	})
 }
 
-// TestAttack_HeldIPs: the intruder exports one name after the other until a quota refuses a Service,
-// while the IP of an ended import of the victim is held.
+// TestAttack_HeldIPs: the intruder exports one name after the other until a quota refuses a
+// Service, while the IP of an ended import of the victim is held.
 func TestAttack_HeldIPs(t *testing.T) {
 	k := inKubernetes(t)
 	victims := k.hostile(victim)

@@ -68,8 +68,9 @@ func (s *Set) writeCredentials(clusters int) (config string, err error) {
 	return config, os.WriteFile(config, []byte(text), 0o600)
 }
 
-// writePolicies fills in the placeholders of the policies as docs/iam.md describes, for the cluster's ID and, if the clusterset is not
-// sealed, for the ID that it is renamed to. The scenarios use two Regions.
+// writePolicies fills in the placeholders of the policies as docs/iam.md describes, for the
+// cluster's ID and, if the clusterset is not sealed, for the ID that it is renamed to. The
+// scenarios use two Regions.
 func (s *Set) writePolicies(dir, cluster string) (files []string, err error) {
 	policies, ids := unsealedPolicies, []string{cluster, Renamed}
 	if s.sealed {
@@ -97,8 +98,8 @@ func (s *Set) writePolicies(dir, cluster string) (files []string, err error) {
 	return files, nil
 }
 
-// withoutDenials returns a policy without the statements that deny: those for one ID would keep the cluster off the sealed catalog of its
-// other ID.
+// withoutDenials returns a policy without the statements that deny: those for one ID would keep the
+// cluster off the sealed catalog of its other ID.
 func withoutDenials(policy string) (string, error) {
 	var document struct {
 		Version   string

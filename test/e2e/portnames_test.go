@@ -54,7 +54,8 @@ func servicePorts(text string) []corev1.ServicePort {
 
 // TestPortNamesCostNoConnection changes the names of ports while clients connect to the clusterset
 // IP in both clusters, 100 times a second to each port. No connection is refused. It is nightly.
-// E2E_TESTBED="--dual-stack --nodes 2 --proxy-mode nftables,iptables" runs both modes of kube-proxy.
+// E2E_TESTBED="--dual-stack --nodes 2 --proxy-mode nftables,iptables" runs both modes of
+// kube-proxy.
 func TestPortNamesCostNoConnection(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes 15 minutes and counts connections, which time out on a busy machine: NIGHTLY=1 runs it")

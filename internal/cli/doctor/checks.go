@@ -286,8 +286,8 @@ func (f *clusterFacts) membersCheck() check.Check {
 	return c
 }
 
-// networksCheck shows the networks that the clusters announce, by which an address belongs to one of
-// them.
+// networksCheck shows the networks that the clusters announce, by which an address belongs to one
+// of them.
 func (f *clusterFacts) networksCheck() check.Check {
 	c := check.Check{Name: "networks", Result: check.OK}
 	var announced, silent, shared []string

@@ -39,8 +39,8 @@ type LocalReader struct {
 
 var _ LocalSource = (*LocalReader)(nil)
 
-// NodeTransform reduces a node in the cache to its name, its addresses, its region and zone, and the
-// networks of its pods.
+// NodeTransform reduces a node in the cache to its name, its addresses, its region and zone, and
+// the networks of its pods.
 func NodeTransform(obj any) (any, error) {
 	node, ok := obj.(*corev1.Node)
 	if !ok {

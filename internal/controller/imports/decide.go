@@ -241,7 +241,8 @@ type importDecision struct {
 
 // decideImport keeps the promise that unknown is not empty: an import is removed only when every
 // cluster that it contains is known not to export the service. While a cluster that the import
-// contains is unknown, only the endpoints of the known clusters change, and ports of theirs are added.
+// contains is unknown, only the endpoints of the known clusters change, and ports of theirs are
+// added.
 func decideImport(f importFacts) importDecision {
 	d := importDecision{exports: slices.Clone(f.view.Exports), unknown: f.unknownClusters()}
 	if f.local != nil {

@@ -107,8 +107,8 @@ func (s *sliceSet) write(ctx context.Context, writes []plan.SliceWrite) {
 	}
 }
 
-// withdraw writes the withdrawals. If a creation or an update may not have been made, it removes only the endpoints that have ended: what
-// shall replace the others may be missing.
+// withdraw writes the withdrawals. If a creation or an update may not have been made, it removes
+// only the endpoints that have ended: what shall replace the others may be missing.
 func (s *sliceSet) withdraw(ctx context.Context, writes []plan.SliceWrite) {
 	if !s.failed {
 		s.write(ctx, writes)

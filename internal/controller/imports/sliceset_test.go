@@ -18,8 +18,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
-// A slice has an endpoint that another cluster's replaces, and one that has ended. The ended one leaves whatever the API server answers to
-// the slice of the other cluster; the replaced one leaves if that is written, or will not be.
+// A slice has an endpoint that another cluster's replaces, and one that has ended. The ended one
+// leaves whatever the API server answers to the slice of the other cluster; the replaced one leaves
+// if that is written, or will not be.
 func TestSliceSet_EndedEndpointsLeave(t *testing.T) {
 	resource := discoveryv1.Resource("endpointslices")
 	for name, tt := range map[string]struct {

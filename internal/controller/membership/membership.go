@@ -296,8 +296,8 @@ func (m *Membership) Importer() (properties mcs.Properties, known bool) {
 	return own.OfCluster(s.Identity.ClusterID, s.Identity.ClusterSetID), true
 }
 
-// followProperties publishes the ClusterProperties of this cluster if they have changed. Region, zone and the networks of pods are those
-// of the nodes if no ClusterProperty has them.
+// followProperties publishes the ClusterProperties of this cluster if they have changed. Region,
+// zone and the networks of pods are those of the nodes if no ClusterProperty has them.
 func (m *Membership) followProperties(ctx context.Context, configured mcs.Properties) {
 	all, err := m.networks.derive(ctx, m.reader)
 	if err != nil {

@@ -98,8 +98,8 @@ func (r *propertyReader) watch(ctx context.Context) error {
 	return nil
 }
 
-// nodeNetworks are the networks of the pods of the nodes that existed since the start, so that a node
-// that goes does not change what the cluster announces.
+// nodeNetworks are the networks of the pods of the nodes that existed since the start, so that a
+// node that goes does not change what the cluster announces.
 type nodeNetworks map[netip.Prefix]struct{}
 
 // add adds the networks of nodes.

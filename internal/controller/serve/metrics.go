@@ -44,7 +44,8 @@ func RegisterMetrics(registerer prometheus.Registerer, reader client.Reader, m M
 type Membership interface {
 	// State returns the membership state; it is never nil.
 	State() *membership.State
-	// Properties returns the ClusterProperties of this cluster; known is false until they were read.
+	// Properties returns the ClusterProperties of this cluster; known is false until they were
+	// read.
 	Properties() (own mcs.Properties, known bool)
 	// LeavingIdentities returns the identities under which this cluster is leaving or will leave.
 	LeavingIdentities(ctx context.Context) ([]mcs.Identity, error)

@@ -145,9 +145,9 @@ const (
 	// defaultMaxPins is the number of clusters that a clusterset was measured with
 	// (docs/operations.md).
 	defaultMaxPins = 1000
-	// defaultMaxPinBytes leaves a tenth of the 1 MiB of a ConfigMap to the keys of other clustersets.
-	// A pin takes a quarter of a KiB, and up to 0.7 KiB if its cluster chooses all texts as long as
-	// they may be.
+	// defaultMaxPinBytes leaves a tenth of the 1 MiB of a ConfigMap to the keys of other
+	// clustersets. A pin takes a quarter of a KiB, and up to 0.7 KiB if its cluster chooses all
+	// texts as long as they may be.
 	defaultMaxPinBytes = 900 << 10
 )
 
@@ -161,8 +161,8 @@ type Keyring struct {
 	own map[string][]Key
 	// removed are the clusters whose pins have to be removed from the store.
 	removed map[string]struct{}
-	// imported are the clusters that this cluster imports from, nil if they are not known: then these
-	// may be all whose pins were stored.
+	// imported are the clusters that this cluster imports from, nil if they are not known: then
+	// these may be all whose pins were stored.
 	imported map[string]struct{}
 }
 
@@ -403,8 +403,8 @@ func (k *Keyring) changeKey(pin *entry, change Change) {
 	}
 }
 
-// SetImported sets the clusters that this cluster imports from. Until it is called, these may be all
-// whose pins were stored.
+// SetImported sets the clusters that this cluster imports from. Until it is called, these may be
+// all whose pins were stored.
 func (k *Keyring) SetImported(clusters []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -439,10 +439,10 @@ func (k *Keyring) makeRoom() {
 	}
 }
 
-// leastNeeded returns the cluster whose pin a new one may replace, "" if there is none: of those that
-// are silent and that nothing is imported from, the one that was seen last, one that was forgotten
-// after all others. So a member that invents one cluster after the other replaces its own pins, and
-// the key of a cluster that is down and imported from stays known. The caller holds k.mu.
+// leastNeeded returns the cluster whose pin a new one may replace, "" if there is none: of those
+// that are silent and that nothing is imported from, the one that was seen last, one that was
+// forgotten after all others. So a member that invents one cluster after the other replaces its own
+// pins, and the key of a cluster that is down and imported from stays known. The caller holds k.mu.
 func (k *Keyring) leastNeeded() (id string) {
 	for other, pin := range k.pins {
 		switch {
