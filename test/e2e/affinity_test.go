@@ -50,7 +50,7 @@ func TestSessionAffinity(t *testing.T) {
 	var from []string
 	wait := ""
 	eventually(t, started+started, func() error {
-		got, err := answers(t.Context(), cls2, ns, 1, wait+"for j in 1 2 3 4 5 6 7 8; do "+curl("http://"+fqdn(ns, "web"))+"; done")
+		got, _, err := answers(t.Context(), cls2, ns, 1, wait+"for j in 1 2 3 4 5 6 7 8; do "+curl("http://"+fqdn(ns, "web"))+"; done")
 		if err != nil {
 			return err
 		}

@@ -578,21 +578,26 @@ func fqdn(ns, name string, before ...string) string {
 	return strings.Join(append(before, name, ns, "svc.clusterset.local."), ".")
 }
 
-// podName matches the name of the pod in an answer of a server.
-var podName = regexp.MustCompile(`\b(cls[1-4])-[a-z0-9-]+\b`)
+var (
+	// podName matches the name of the pod in an answer of a server.
+	podName = regexp.MustCompile(`\b(cls[1-4])-[a-z0-9-]+\b`)
+	// failedRequest matches the line of curl about a request without an answer.
+	failedRequest = regexp.MustCompile(`FAILED.*`)
+)
 
-// answers runs a command n times in the client pod of c, four at a time, and counts the answers by pod.
-func answers(ctx context.Context, c cluster, ns string, n int, command string) (map[string]int, error) {
+// answers runs a command n times in the client pod of c, four at a time, and counts the answers by
+// pod. failed are the lines of curl about requests without an answer.
+func answers(ctx context.Context, c cluster, ns string, n int, command string) (got map[string]int, failed []string, err error) {
 	script := fmt.Sprintf("for i in $(seq %d); do (%s) & [ $((i %% 4)) -ne 0 ] || wait; done; wait", n, command)
 	out, err := ask(ctx, c, ns, "sh", "-c", script)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	got := map[string]int{}
+	got = map[string]int{}
 	for _, name := range podName.FindAllString(out, -1) {
 		got[name]++
 	}
-	return got, nil
+	return got, failedRequest.FindAllString(out, -1), nil
 }
 
 // answeredBy runs a command many times and checks that pods of exactly these clusters respond, each time.
@@ -616,7 +621,7 @@ func notAnsweredBy(ctx context.Context, c cluster, ns, command, not string) erro
 // answeringClusters runs a command many times and returns the clusters of the pods that respond, sorted. There must be an answer each time.
 func answeringClusters(ctx context.Context, c cluster, ns, command string) (from []string, err error) {
 	const tries = 16 // of two pods, both answer but for one time in 2^15
-	got, err := answers(ctx, c, ns, tries, command)
+	got, failed, err := answers(ctx, c, ns, tries, command)
 	if err != nil {
 		return nil, err
 	}
@@ -626,11 +631,14 @@ func answeringClusters(ctx context.Context, c cluster, ns, command string) (from
 		from = append(from, pod[:len("cls1")])
 	}
 	if total != tries {
-		return nil, fmt.Errorf("in %s %q was answered by %v, want %d answers", c.name, command, got, tries)
+		return nil, fmt.Errorf("in %s %q was answered by %v, want %d answers: %q", c.name, command, got, tries, failed)
 	}
 	slices.Sort(from)
 	return slices.Compact(from), nil
 }
 
-// curl returns the command that asks for the server's name.
-func curl(url string) string { return "curl -s -m 3 " + url + " | grep name:" }
+// curl returns the command that asks for the server's name. A request that fails prints curl's exit
+// code and the seconds after which the name was resolved and the connection established.
+func curl(url string) string {
+	return "curl -s -m 3 -w '%{onerror}name: FAILED, exit %{exitcode}, resolved %{time_namelookup} s, connected %{time_connect} s\\n' " + url + " | grep name:"
+}

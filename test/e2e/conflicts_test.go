@@ -214,7 +214,7 @@ func TestConflictLeavesTrafficAlone(t *testing.T) {
 	url := "http://" + fqdn(ns, "web")
 	eventually(t, started, func() error { return answeredBy(t.Context(), cls2, ns, curl(url), "cls1") })
 
-	loop := "(while [ ! -e /tmp/stop ]; do curl -s -m 3 " + url + " | grep name: || echo FAILED; sleep 0.1; done; echo DONE) >/tmp/log 2>&1 &"
+	loop := "(while [ ! -e /tmp/stop ]; do " + curl(url) + " || echo FAILED; sleep 0.1; done; echo DONE) >/tmp/log 2>&1 &"
 	if _, err := ask(t.Context(), cls2, ns, "sh", "-c", loop); err != nil {
 		t.Fatal(err)
 	}

@@ -131,7 +131,7 @@ func TestServiceChanges(t *testing.T) {
 	create(t, cls1, svc)
 	export(t, cls1, ns, "web")
 	only := func(port int, color string) error {
-		got, err := answers(t.Context(), cls2, ns, 8, curl(fmt.Sprintf("http://%s:%d", fqdn(ns, "web"), port)))
+		got, _, err := answers(t.Context(), cls2, ns, 8, curl(fmt.Sprintf("http://%s:%d", fqdn(ns, "web"), port)))
 		for pod := range got {
 			if !strings.HasPrefix(pod, "cls1-"+color) {
 				err = fmt.Errorf("port %d was answered by %v, want only %s", port, got, color)

@@ -114,7 +114,7 @@ func TestTargetPortByName(t *testing.T) {
 		return slicePorts(t.Context(), cls2, ns, "web", "cls1", "http 80/TCP", "http 8081/TCP")
 	})
 	eventually(t, soon, func() error {
-		got, err := answers(t.Context(), cls2, ns, 16, curl("http://"+fqdn(ns, "web")))
+		got, _, err := answers(t.Context(), cls2, ns, 16, curl("http://"+fqdn(ns, "web")))
 		if err == nil && len(got) != 2 {
 			err = fmt.Errorf("answered by %v, want both pods", got)
 		}
