@@ -640,5 +640,5 @@ func answeringClusters(ctx context.Context, c cluster, ns, command string) (from
 // curl returns the command that asks for the server's name. A request that fails prints curl's exit
 // code and the seconds after which the name was resolved and the connection established.
 func curl(url string) string {
-	return "curl -s -m 3 -w '%{onerror}name: FAILED, exit %{exitcode}, resolved %{time_namelookup} s, connected %{time_connect} s\\n' " + url + " | grep name:"
+	return "curl -s -m 10 -w '%{onerror}name: FAILED, exit %{exitcode}, resolved %{time_namelookup} s, connected %{time_connect} s\\n' " + url + " | grep name:"
 }

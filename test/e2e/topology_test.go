@@ -201,7 +201,7 @@ func (s topology) reaches(t *testing.T, from string, want ...string) {
 // although all four could is 2^-20. The probability that one of four is missed is 4 * (3/4)^20 = 1 %; then reaches retries. It gives up at the first failure.
 func (s topology) answers(ctx context.Context, from string) ([]string, error) {
 	const failed = "Failed: " // 7 is curl's number for a refused connection, 28 for one that leads nowhere
-	script := fmt.Sprintf(`for i in $(seq 20); do curl -s -m 2 http://web.%s.svc.clusterset.local || { echo "%s$?"; exit; }; done`, s.ns, failed)
+	script := fmt.Sprintf(`for i in $(seq 20); do curl -s -m 10 http://web.%s.svc.clusterset.local || { echo "%s$?"; exit; }; done`, s.ns, failed)
 	out, err := suite.Kubectl(ctx, s.at(from).name, "-n", s.ns, "exec", "client-"+from, "--", "sh", "-c", script)
 	if err != nil {
 		return nil, err
