@@ -52,8 +52,6 @@ const (
 	// maxMemberBytes is more than a record needs: IDs of 63 characters, a UID of 36, a version, two signatures, 1,000 bytes of properties
 	// of which escaping makes 2,000, a report of 1,001 bytes.
 	maxMemberBytes = 4 << 10
-	// maxTextBytes bounds the fields of a record that have no format of their own.
-	maxTextBytes = 128
 )
 
 func newMemberRecord(identity mcs.Identity, version string) memberRecord {
@@ -107,7 +105,7 @@ func decodeMember(m signedMember, clusterSetID, clusterID string) (memberRecord,
 	}
 	r.UID, r.Generation, r.succession = m.UID, m.Generation, m.Succession
 	major, err := majorOf(r.Format)
-	switch {
+	switch err := errors.Join(err, record.CheckText("uid", r.UID), record.CheckText("version", r.Version)); {
 	case err != nil:
 		return memberRecord{}, err
 	case r.ClusterID != clusterID:
@@ -116,8 +114,6 @@ func decodeMember(m signedMember, clusterSetID, clusterID string) (memberRecord,
 		return memberRecord{}, fmt.Errorf("it names clusterset %q", clip(r.ClusterSetID))
 	case r.UID == "":
 		return memberRecord{}, errors.New("it has no uid")
-	case len(r.UID) > maxTextBytes || len(r.Version) > maxTextBytes:
-		return memberRecord{}, errors.New("a text of it is too long")
 	case major > record.Major:
 		r.Exports = nil
 		return r, &record.NewerError{Major: major}

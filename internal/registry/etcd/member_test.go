@@ -40,7 +40,8 @@ func TestMemberRecord(t *testing.T) {
 		{"no UID", data, "", "no uid"},
 		{"no format", strings.Replace(data, record.Version(), "", 1), "uid-1", "is no version"},
 		{"a digest that is too short", strings.Replace(data, `"digest":"`, `"digest":"AA`, 1), "uid-1", "digest"},
-		{"long-winded", strings.Replace(data, `"v1"`, `"`+strings.Repeat("v", 200)+`"`, 1), "uid-1", "too long"},
+		{"long-winded", strings.Replace(data, `"v1"`, `"`+strings.Repeat("v", 200)+`"`, 1), "uid-1", "more than 128 bytes"},
+		{"escapes", strings.Replace(data, `"v1"`, `"\u001b[2J"`, 1), "uid-1", "printable"},
 	}
 	for _, tt := range tests {
 		if _, err := decodeMember(signedMember{UID: tt.uid, Record: []byte(tt.data)}, "set1", "cls1"); err == nil || !strings.Contains(err.Error(), tt.wantErr) {
@@ -131,7 +132,7 @@ func FuzzMember(f *testing.F) {
 			return
 		}
 		r, err := decodeMember(m, "set1", "cls1")
-		if err == nil && (r.ClusterID != "cls1" || r.UID == "" || len(r.Version) > maxTextBytes) {
+		if err == nil && (r.ClusterID != "cls1" || r.UID == "" || record.CheckText("version", r.Version) != nil) {
 			t.Errorf("accepted %+v", r)
 		}
 	})

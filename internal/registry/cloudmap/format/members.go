@@ -235,9 +235,6 @@ func memberStatement(clusterSetID, clusterID string, attrs map[string]string) tr
 	}
 }
 
-// maxTextBytes bounds the attributes that have no format of their own: a UID of Kubernetes has 36 bytes.
-const maxTextBytes = 128
-
 // maxHeartbeat is the end of the year 9999: JSON has no later times.
 const maxHeartbeat = 253402300799_999
 
@@ -304,10 +301,8 @@ func (m Member) checkTexts(instanceID, clusterSetID string) error {
 		return fmt.Errorf("%s is %q, but this is clusterset %q", AttrClusterSetID, m.ClusterSetID, clusterSetID)
 	case m.UID == "":
 		return fmt.Errorf("%s is missing", AttrUID)
-	case max(len(m.UID), len(m.Version), len(m.Process)) > maxTextBytes:
-		return fmt.Errorf("one of %s, %s and %s has more than %d bytes", AttrUID, AttrVersion, AttrProcess, maxTextBytes)
 	}
-	return nil
+	return errors.Join(record.CheckText(AttrUID, m.UID), record.CheckText(AttrVersion, m.Version), record.CheckText(AttrProcess, m.Process))
 }
 
 // verifyMember verifies the signature of a member record and returns its key.
