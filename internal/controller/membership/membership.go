@@ -70,9 +70,10 @@ type Membership struct {
 	departing string
 	// drainText is the drain as the user wrote it.
 	drainText string
-	// networks are those of the nodes since the start, networksText those that a user wrote.
-	networks     nodeNetworks
-	networksText string
+	// nodes are the facts about the nodes since the start, and refused has the ClusterProperties of
+	// a user whose values are not valid.
+	nodes   nodeFacts
+	refused mcs.Properties
 	// lastProblem is the last problem with the identities that was logged.
 	lastProblem string
 	// keys decides which events report the keys of the other clusters.
@@ -109,7 +110,8 @@ func New(mgr manager.Manager, d discovery.DiscoveryInterface, options config.Opt
 		settle:      2 * max(options.Registry.PollInterval, options.Registry.PollIntervalWithNotifications),
 		changed:     make(chan struct{}, 1),
 		departures:  map[mcs.Identity]*departure{},
-		networks:    nodeNetworks{},
+		nodes:       newNodeFacts(),
+		refused:     mcs.Properties{},
 	}
 	m.requeues = &requeues{reader: mgr.GetCache(), requeuers: requeuers, state: m.State}
 	m.properties = &propertyReader{config: mgr.GetConfig(), discovery: d, changed: m.signalChange, log: m.log}
@@ -297,16 +299,17 @@ func (m *Membership) Importer() (properties mcs.Properties, known bool) {
 }
 
 // followProperties publishes the ClusterProperties of this cluster if they have changed. Region,
-// zone and the networks of pods are those of the nodes if no ClusterProperty has them.
+// zone, the networks of pods and the IDs of zones are those of the nodes if no ClusterProperty has
+// them.
 func (m *Membership) followProperties(ctx context.Context, configured mcs.Properties) {
-	all, err := m.networks.derive(ctx, m.reader)
+	all, err := m.nodes.derive(ctx, m.reader)
 	if err != nil {
 		m.logOnce(ctx, err, "Failed to read the nodes, retrying")
 		return
 	}
 	maps.Copy(all, configured)
 	m.followDrain(all)
-	m.followNetworks(all)
+	m.dropInvalid(all)
 	own, omitted := all.Publishable()
 	if before := m.own.Load(); before != nil && maps.Equal(*before, own) {
 		return
@@ -325,20 +328,22 @@ func (m *Membership) followProperties(ctx context.Context, configured mcs.Proper
 	}
 }
 
-// followNetworks reports networks that a user has written and that are not valid, and removes them.
-func (m *Membership) followNetworks(properties mcs.Properties) {
-	text, isSet := properties[mcs.PropertyNetworks]
-	if !isSet {
-		m.networksText = ""
-		return
-	}
-	if _, err := mcs.ParseNetworks(text); err != nil {
-		delete(properties, mcs.PropertyNetworks)
-		if text != m.networksText {
-			m.log.Error(err, "The cluster announces no networks of its pods: the ClusterProperty is not valid", "property", mcs.PropertyNetworks)
+// dropInvalid removes the properties that a user has written and that are not valid. It reports
+// each value once.
+func (m *Membership) dropInvalid(properties mcs.Properties) {
+	for _, name := range []string{mcs.PropertyNetworks, mcs.PropertyZones} {
+		value, isSet := properties[name]
+		err := mcs.CheckAnnouncement(name, value)
+		if !isSet || err == nil {
+			delete(m.refused, name)
+			continue
 		}
+		delete(properties, name)
+		if m.refused[name] != value {
+			m.log.Error(err, "Ignored a ClusterProperty: correct its value", "property", name)
+		}
+		m.refused[name] = value
 	}
-	m.networksText = text
 }
 
 // followDrain replaces the drain in properties by its canonical form. One that is not valid is reported, and none.

@@ -98,52 +98,77 @@ func (r *propertyReader) watch(ctx context.Context) error {
 	return nil
 }
 
-// nodeNetworks are the networks of the pods of the nodes that existed since the start, so that a
-// node that goes does not change what the cluster announces.
-type nodeNetworks map[netip.Prefix]struct{}
+// nodeFacts are the networks of the pods, and the zones, of the nodes that existed since the start,
+// so that a node that goes does not change what the cluster announces.
+type nodeFacts struct {
+	networks map[netip.Prefix]struct{}
+	zones    mcs.Zones
+}
 
-// add adds the networks of nodes.
-func (n nodeNetworks) add(nodes []corev1.Node) {
+func newNodeFacts() nodeFacts {
+	return nodeFacts{networks: map[netip.Prefix]struct{}{}, zones: mcs.Zones{}}
+}
+
+// add adds the facts of the present nodes.
+func (n nodeFacts) add(nodes []corev1.Node) {
+	ids := map[string]map[string]struct{}{} // by the name of the zone
 	for i := range nodes {
 		for _, text := range nodes[i].Spec.PodCIDRs {
 			if network, err := netip.ParsePrefix(text); err == nil {
-				n[network.Masked()] = struct{}{}
+				n.networks[network.Masked()] = struct{}{}
 			}
+		}
+		name := nodes[i].Labels[corev1.LabelTopologyZone]
+		if name == "" {
+			continue
+		}
+		if _, known := n.zones[name]; !known {
+			n.zones[name] = ""
+		}
+		if id := nodes[i].Labels[mcs.LabelZoneID]; id != "" {
+			if ids[name] == nil {
+				ids[name] = map[string]struct{}{}
+			}
+			ids[name][id] = struct{}{}
+		}
+	}
+	for name, found := range ids {
+		n.zones[name] = ""
+		if len(found) == 1 { // nodes that disagree, as of two accounts, give the zone no ID
+			n.zones[name] = slices.Collect(maps.Keys(found))[0]
 		}
 	}
 }
 
 // derive returns the ClusterProperties for region and zone that the labels of the nodes have in
-// common, and for the networks of their pods.
-func (n nodeNetworks) derive(ctx context.Context, reader client.Reader) (mcs.Properties, error) {
+// common, for the networks of their pods, and for the IDs of their zones.
+func (n nodeFacts) derive(ctx context.Context, reader client.Reader) (mcs.Properties, error) {
 	var nodes corev1.NodeList
 	if err := reader.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing the nodes: %w", err)
 	}
-	out := mcs.Properties{}
 	n.add(nodes.Items)
-	if networks := mcs.FormatNetworks(slices.Collect(maps.Keys(n))); networks != "" {
-		out[mcs.PropertyNetworks] = networks
+	out := mcs.Properties{
+		mcs.PropertyNetworks: mcs.FormatNetworks(slices.Collect(maps.Keys(n.networks))),
+		mcs.PropertyZones:    n.zones.String(),
+		mcs.PropertyRegion:   commonLabel(nodes.Items, corev1.LabelTopologyRegion),
+		mcs.PropertyZone:     commonLabel(nodes.Items, corev1.LabelTopologyZone),
 	}
-	for property, label := range map[string]string{mcs.PropertyRegion: corev1.LabelTopologyRegion, mcs.PropertyZone: corev1.LabelTopologyZone} {
-		if value, ok := commonLabel(nodes.Items, label); ok {
-			out[property] = value
-		}
-	}
+	maps.DeleteFunc(out, func(_, value string) bool { return value == "" })
 	return out, nil
 }
 
-// commonLabel returns the value of a label that all nodes with the label agree on; ok is false if there is none.
-func commonLabel(nodes []corev1.Node, label string) (common string, ok bool) {
+// commonLabel returns the value of a label that all nodes with the label agree on, "" if there is
+// none.
+func commonLabel(nodes []corev1.Node, label string) (common string) {
 	for i := range nodes {
-		value := nodes[i].Labels[label]
-		if value == "" {
-			continue
+		switch value := nodes[i].Labels[label]; {
+		case value == "":
+		case common == "":
+			common = value
+		case value != common:
+			return ""
 		}
-		if ok && value != common {
-			return "", false
-		}
-		common, ok = value, true
 	}
-	return common, ok
+	return common
 }
