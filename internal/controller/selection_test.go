@@ -341,8 +341,15 @@ func TestClusterProperties_OfNodes(t *testing.T) {
 	}
 	region("eu-west-1")
 	networks("")
+	zones("")
+	labels := []map[string]string{
+		{corev1.LabelTopologyZone: "eu-west-1a", mcs.LabelZoneID: "euw1-az3"}, {corev1.LabelTopologyZone: "eu-west-1b"},
+	}
 	for i, cidr := range []string{"10.1.0.0/24", "10.1.1.0/24"} {
-		change(t, a, node(fmt.Sprintf("selection-%d", i+1), ""), func(n *corev1.Node) { n.Spec.PodCIDR, n.Spec.PodCIDRs = cidr, []string{cidr} })
+		change(t, a, node(fmt.Sprintf("selection-%d", i+1), ""), func(n *corev1.Node) {
+			n.Spec.PodCIDR, n.Spec.PodCIDRs = cidr, []string{cidr}
+			maps.Copy(n.Labels, labels[i])
+		})
 	}
 	networks("10.1.0.0/23")
 	a.property(t, mcs.PropertyNetworks, "10.0.0.0/16")
@@ -351,12 +358,6 @@ func TestClusterProperties_OfNodes(t *testing.T) {
 	networks("")
 	a.property(t, mcs.PropertyNetworks, "")
 	networks("10.1.0.0/23")
-	zones("")
-	for i, labels := range []map[string]string{
-		{corev1.LabelTopologyZone: "eu-west-1a", mcs.LabelZoneID: "euw1-az3"}, {corev1.LabelTopologyZone: "eu-west-1b"},
-	} {
-		change(t, a, node(fmt.Sprintf("selection-%d", i+1), ""), func(n *corev1.Node) { maps.Copy(n.Labels, labels) })
-	}
 	zones("eu-west-1a=euw1-az3,eu-west-1b")
 	a.property(t, mcs.PropertyZones, "eu-west-1a=euw1-az1")
 	zones("eu-west-1a=euw1-az1")

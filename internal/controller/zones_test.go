@@ -1,16 +1,22 @@
 package controller
 
 import (
+	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
 )
 
@@ -58,4 +64,69 @@ func TestZones(t *testing.T) {
 	zones("eu-west-1x", "eu-west-1c")
 	remote.SetProperties(nil)
 	zones("eu-west-1a", "eu-west-1c")
+}
+
+// The Region and zone of the nodes are ClusterProperties that others can read, as long as the
+// cluster is a member and no user has written others.
+func TestDerivedProperties(t *testing.T) {
+	a, _ := twoClusters(t)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "derived-1", Labels: map[string]string{
+		corev1.LabelTopologyRegion: "eu-west-1", corev1.LabelTopologyZone: "eu-west-1a",
+	}}}
+	a.create(t, node)
+	t.Cleanup(func() {
+		if err := a.admin.Delete(context.Background(), node); err != nil {
+			t.Error(err)
+		}
+	})
+	values := func(want map[string]string) {
+		t.Helper()
+		eventually(t, "ClusterProperties", func() error {
+			var list aboutv1beta1.ClusterPropertyList
+			if err := a.admin.List(t.Context(), &list); err != nil {
+				return err
+			}
+			got := map[string]string{}
+			for _, p := range list.Items {
+				got[p.Name] = fmt.Sprint(p.Spec.Value, " ", p.Labels[plan.LabelAppManagedBy])
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				return fmt.Errorf("-want +got:\n%s", diff)
+			}
+			return nil
+		})
+	}
+	const own = " " + plan.ManagedBy
+	identity := map[string]string{aboutv1beta1.ClusterIDProperty: "cls1 ", aboutv1beta1.ClusterSetIDProperty: "set "}
+	with := func(more map[string]string) map[string]string {
+		out := maps.Clone(identity)
+		maps.Copy(out, more)
+		return out
+	}
+	a.property(t, aboutv1beta1.ClusterIDProperty, "cls1")
+	a.property(t, aboutv1beta1.ClusterSetIDProperty, "set")
+	options := testOptions(config.Identity{})
+	options.Membership.LeaveAfter = time.Nanosecond
+	a.runWith(t, hubRegistry(memory.NewHub()), options)
+	values(with(map[string]string{mcs.PropertyRegion: "eu-west-1" + own, mcs.PropertyZone: "eu-west-1a" + own}))
+
+	t.Log("a user writes another value, with the manifest that has our label and annotation")
+	region := &aboutv1beta1.ClusterProperty{ObjectMeta: metav1.ObjectMeta{Name: mcs.PropertyRegion}}
+	change(t, a, region, func(p *aboutv1beta1.ClusterProperty) { p.Spec.Value = "eu-south-1" })
+	change(t, a, node, func(n *corev1.Node) {
+		n.Labels[corev1.LabelTopologyRegion], n.Labels[corev1.LabelTopologyZone] = "eu-west-2", "eu-west-2b"
+	})
+	values(with(map[string]string{mcs.PropertyRegion: "eu-south-1" + own, mcs.PropertyZone: "eu-west-2b" + own}))
+
+	t.Log("the user deletes it")
+	if err := a.admin.Delete(t.Context(), region); err != nil {
+		t.Fatal(err)
+	}
+	values(with(map[string]string{mcs.PropertyRegion: "eu-west-2" + own, mcs.PropertyZone: "eu-west-2b" + own}))
+
+	t.Log("the cluster leaves, a user's zone stays")
+	a.property(t, mcs.PropertyZone, "rack-1")
+	values(with(map[string]string{mcs.PropertyRegion: "eu-west-2" + own, mcs.PropertyZone: "rack-1 "}))
+	a.property(t, aboutv1beta1.ClusterIDProperty, "")
+	values(map[string]string{aboutv1beta1.ClusterSetIDProperty: "set ", mcs.PropertyZone: "rack-1 "})
 }

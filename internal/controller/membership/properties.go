@@ -19,6 +19,8 @@ import (
 
 	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/served"
 )
 
@@ -26,20 +28,22 @@ import (
 // longer means that the API server is unreachable or refuses.
 const propertySyncTimeout = 10 * time.Second
 
-// propertyReader reads the ClusterProperties from a watch that it opens when their CRD is there, which may be long
-// after the start. It is used by one goroutine.
-type propertyReader struct {
+// propertyObjects reads the ClusterProperties from a watch that it opens when their CRD is there,
+// which may be long after the start, and writes those that are derived. It is used by one goroutine.
+type propertyObjects struct {
 	config    *rest.Config
 	discovery discovery.DiscoveryInterface
 	// changed is called when a ClusterProperty is.
 	changed func()
 	log     logr.Logger
 
-	cache cache.Cache
+	// cache and writer are nil until the CRD was there.
+	cache  cache.Cache
+	writer client.Writer
 }
 
 // read returns the ClusterProperties. An error means that they are unknown.
-func (r *propertyReader) read(ctx context.Context) (properties, error) {
+func (r *propertyObjects) read(ctx context.Context) (properties, error) {
 	if r.cache == nil {
 		version, ok, err := served.About(r.discovery)
 		if err != nil || !ok {
@@ -49,6 +53,10 @@ func (r *propertyReader) read(ctx context.Context) (properties, error) {
 		aboutv1beta1.AddToScheme(scheme, version)
 		if r.cache, err = cache.New(r.config, cache.Options{Scheme: scheme}); err != nil {
 			return properties{}, fmt.Errorf("watching ClusterProperties: %w", err)
+		}
+		if r.writer, err = client.New(r.config, client.Options{Scheme: scheme, FieldOwner: names.Product}); err != nil {
+			r.cache = nil
+			return properties{}, fmt.Errorf("creating a client for ClusterProperties: %w", err)
 		}
 		if err := r.watch(ctx); err != nil {
 			r.cache = nil
@@ -66,18 +74,35 @@ func (r *propertyReader) read(ctx context.Context) (properties, error) {
 	}
 	all := make(mcs.Properties, len(list.Items))
 	for i := range list.Items {
-		all[list.Items[i].Name] = list.Items[i].Spec.Value
+		if !plan.IsDerivedProperty(&list.Items[i]) {
+			all[list.Items[i].Name] = list.Items[i].Spec.Value
+		}
 	}
 	for i := range list.Items {
 		if drain := list.Items[i].Annotations[mcs.AnnotationDrain]; list.Items[i].Name == aboutv1beta1.ClusterIDProperty && drain != "" {
 			all[mcs.PropertyDrain] = drain
 		}
 	}
-	return properties{Installed: true, ClusterID: all[aboutv1beta1.ClusterIDProperty], ClusterSetID: all[aboutv1beta1.ClusterSetIDProperty], All: all}, nil
+	return properties{
+		Installed: true, ClusterID: all[aboutv1beta1.ClusterIDProperty], ClusterSetID: all[aboutv1beta1.ClusterSetIDProperty], All: all, Objects: list.Items,
+	}, nil
+}
+
+// write makes one write. It follows a read that found the CRD.
+func (r *propertyObjects) write(ctx context.Context, w plan.PropertyWrite) error {
+	switch w.Verb {
+	case plan.VerbCreate:
+		return r.writer.Create(ctx, w.Property)
+	case plan.VerbUpdate:
+		return r.writer.Update(ctx, w.Property)
+	case plan.VerbDelete:
+		return r.writer.Delete(ctx, w.Property, client.Preconditions{UID: &w.Property.UID, ResourceVersion: &w.Property.ResourceVersion})
+	}
+	return fmt.Errorf("verb %q is unknown", w.Verb)
 }
 
 // watch starts r.cache, which runs until ctx ends.
-func (r *propertyReader) watch(ctx context.Context) error {
+func (r *propertyObjects) watch(ctx context.Context) error {
 	informer, err := r.cache.GetInformer(ctx, &aboutv1beta1.ClusterProperty{}, cache.BlockUntilSynced(false))
 	if err != nil {
 		return fmt.Errorf("watching ClusterProperties: %w", err)
