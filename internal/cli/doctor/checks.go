@@ -37,8 +37,9 @@ func (f *clusterFacts) checks(plugin string) []check.Check {
 	out = append(out, f.metricsCheck()...)
 	if f.controller != nil && f.controller.Leader { // a standby does not know these
 		out = append(out, f.identityCheck(), f.clockCheck(), f.registryCheck(), f.credentialsCheck(), f.throttlingCheck(),
-			f.ifRead(f.membersCheck()), f.ifRead(f.networksCheck()), f.ifRead(f.signaturesCheck()))
+			f.ifRead(f.membersCheck()), f.ifRead(f.networksCheck()))
 		out = append(out, f.zonesChecks()...)
+		out = append(out, f.ifRead(f.signaturesCheck()))
 		out = append(out, f.catalogChecks()...)
 		out = append(out, f.ifRead(f.budgetsCheck()), f.ifRead(f.exportsCheck()), f.importsCheck(), f.ifRead(f.pathsCheck()))
 		out = append(out, f.instanceChecks()...)
