@@ -1,6 +1,7 @@
 // Package controller wires the controllers of this project into a manager and runs it. Each controller is a package:
 //
-//	membership  ClusterProperties or flags -> the cluster's identity, and its session with the registry
+//	membership  ClusterProperties or flags -> the cluster's identity, and its session with the registry;
+//	            labels of the nodes -> ClusterProperties for Region and zone
 //	exports     ServiceExport + Service + EndpointSlices -> the registry; conditions of the ServiceExport;
 //	            with --auto-export-selector also Services -> ServiceExports
 //	guard       --import-policy and this cluster's addresses: what of the other clusters' exports is imported
@@ -14,7 +15,8 @@
 //
 // The controller's permissions in a cluster are those that it uses:
 //
-// +kubebuilder:rbac:groups=about.k8s.io,resources=clusterproperties,verbs=list;watch
+// +kubebuilder:rbac:groups=about.k8s.io,resources=clusterproperties,verbs=list;watch;create
+// +kubebuilder:rbac:groups=about.k8s.io,resources=clusterproperties,resourceNames=region.topology.k8s.io;zone.topology.k8s.io,verbs=update;delete
 // +kubebuilder:rbac:groups=multicluster.x-k8s.io,resources=serviceexports,verbs=list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=multicluster.x-k8s.io,resources=serviceexports/status,verbs=update
 // +kubebuilder:rbac:groups=multicluster.x-k8s.io,resources=serviceimports,verbs=list;watch;create;update;delete

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
@@ -29,8 +30,10 @@ var (
 func (k *cluster) asController(t *testing.T) client.Client {
 	t.Helper()
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}, Rules: []rbacv1.PolicyRule{{
-		APIGroups: []string{"", "discovery.k8s.io", "multicluster.x-k8s.io", "coordination.k8s.io"}, Verbs: []string{"*"},
-		Resources: []string{"services", "endpointslices", "serviceimports", "serviceexports", "serviceimports/status", "serviceexports/status", "services/status"},
+		APIGroups: []string{"", "discovery.k8s.io", "multicluster.x-k8s.io", "coordination.k8s.io", "about.k8s.io"}, Verbs: []string{"*"},
+		Resources: []string{
+			"services", "endpointslices", "serviceimports", "serviceexports", "serviceimports/status", "serviceexports/status", "services/status", "clusterproperties",
+		},
 	}}}
 	k.create(t, role)
 	binding := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: role.Name},
@@ -309,5 +312,38 @@ func TestPolicyConcernsTheControllerOnly(t *testing.T) {
 		for _, obj := range newObjects(key.Namespace, "theirs", false, nil) {
 			wantPolicy(t, user+" creates a "+kindOf(obj), c.Create(t.Context(), obj, client.DryRunAll), true)
 		}
+	}
+}
+
+// TestPolicyOfClusterProperties: the controller writes those of the Region and the zone with its
+// label, and none that a user has written or that identifies the cluster.
+func TestPolicyOfClusterProperties(t *testing.T) {
+	k, _ := twoClusters(t)
+	controller := k.asController(t)
+	for name, tt := range map[string]struct {
+		labels  map[string]string
+		allowed bool
+	}{
+		mcs.PropertyRegion:                {ownLabels, true},
+		mcs.PropertyZone:                  {nil, false},
+		mcs.PropertyNetworks:              {ownLabels, false},
+		aboutv1beta1.ClusterIDProperty:    {ownLabels, false},
+		aboutv1beta1.ClusterSetIDProperty: {nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			property := func() *aboutv1beta1.ClusterProperty {
+				return &aboutv1beta1.ClusterProperty{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: tt.labels}, Spec: aboutv1beta1.ClusterPropertySpec{Value: "a"}}
+			}
+			wantPolicy(t, "creating", controller.Create(t.Context(), property(), client.DryRunAll), tt.allowed)
+			existing := property()
+			k.create(t, existing)
+			defer k.delete(t, existing)
+			changed := existing.DeepCopy()
+			changed.Labels, changed.Spec.Value = ownLabels, "b"
+			wantPolicy(t, "changing", controller.Update(t.Context(), changed, client.DryRunAll), tt.allowed)
+			changed.Labels = nil
+			wantPolicy(t, "removing the label", controller.Update(t.Context(), changed, client.DryRunAll), false)
+			wantPolicy(t, "deleting", controller.Delete(t.Context(), existing.DeepCopy(), client.DryRunAll), tt.allowed)
+		})
 	}
 }

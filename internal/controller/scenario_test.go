@@ -41,18 +41,25 @@ func (k *cluster) export(t *testing.T, key mcs.Key, x, n int) *discoveryv1.Endpo
 	return slice
 }
 
-// property sets the cluster's ClusterProperty name to value, or deletes it if value is "".
+// property sets the cluster's ClusterProperty name to value, or deletes it if value is "". One that
+// the controller has derived becomes the test's.
 func (k *cluster) property(t *testing.T, name, value string) {
 	t.Helper()
 	p := &aboutv1beta1.ClusterProperty{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if err := k.admin.Delete(t.Context(), p); client.IgnoreNotFound(err) != nil {
-		t.Fatal(err)
-	}
 	if value == "" {
+		if err := k.admin.Delete(t.Context(), p); client.IgnoreNotFound(err) != nil {
+			t.Fatal(err)
+		}
 		return
 	}
 	p.Spec.Value = value
-	k.create(t, p)
+	err := k.admin.Create(t.Context(), p)
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		change(t, k, p, func(p *aboutv1beta1.ClusterProperty) { p.Labels, p.Annotations, p.Spec.Value = nil, nil, value })
+	case err != nil:
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		if err := k.admin.Delete(context.Background(), p); client.IgnoreNotFound(err) != nil {
 			t.Error(err)

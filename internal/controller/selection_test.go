@@ -304,38 +304,29 @@ func TestClusterSelection_Headless(t *testing.T) {
 	a.condition(t, key, "Ready=True Exported", "")
 }
 
-// The Region of the nodes is that of the cluster if they agree, and the networks of their pods are
-// its networks, if no ClusterProperty has others.
+// The Region of the nodes is that of the cluster if they agree, and the networks of their pods and
+// the IDs of their zones are those of the cluster, if no ClusterProperty has others.
 func TestClusterProperties_OfNodes(t *testing.T) {
 	a, _ := twoClusters(t)
 	hub := memory.NewHub()
 	a.run(t, hub, flags("cls1"))
 	other := hub.Registry(mcs.Identity{ClusterID: "cls2", ClusterSetID: "set", UID: "cls2"})
 	runRegistry(t, other)
-	region := func(want string) {
+	awaitProperty := func(name, want string) {
 		t.Helper()
-		eventually(t, "the Region of cls1", func() error {
+		eventually(t, "property "+name+" of cls1", func() error {
 			members, err := other.Members(t.Context())
 			for _, m := range members {
-				if m.ClusterID == "cls1" && m.Properties != nil && m.Properties[mcs.PropertyRegion] == want {
+				if m.ClusterID == "cls1" && m.Properties != nil && m.Properties[name] == want {
 					return nil
 				}
 			}
-			return fmt.Errorf("members %+v, %w", members, err)
+			return fmt.Errorf("members %+v, want %q: %w", members, want, err)
 		})
 	}
-	networks := func(want string) {
-		t.Helper()
-		eventually(t, "the networks of cls1", func() error {
-			members, err := other.Members(t.Context())
-			for _, m := range members {
-				if m.ClusterID == "cls1" && m.Properties != nil && m.Properties[mcs.PropertyNetworks] == want {
-					return nil
-				}
-			}
-			return fmt.Errorf("members %+v, %w", members, err)
-		})
-	}
+	region := func(want string) { t.Helper(); awaitProperty(mcs.PropertyRegion, want) }
+	networks := func(want string) { t.Helper(); awaitProperty(mcs.PropertyNetworks, want) }
+	zones := func(want string) { t.Helper(); awaitProperty(mcs.PropertyZones, want) }
 	region("")
 	node := func(name, region string) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelTopologyRegion: region}}}
@@ -350,8 +341,15 @@ func TestClusterProperties_OfNodes(t *testing.T) {
 	}
 	region("eu-west-1")
 	networks("")
+	zones("")
+	labels := []map[string]string{
+		{corev1.LabelTopologyZone: "eu-west-1a", mcs.LabelZoneID: "euw1-az3"}, {corev1.LabelTopologyZone: "eu-west-1b"},
+	}
 	for i, cidr := range []string{"10.1.0.0/24", "10.1.1.0/24"} {
-		change(t, a, node(fmt.Sprintf("selection-%d", i+1), ""), func(n *corev1.Node) { n.Spec.PodCIDR, n.Spec.PodCIDRs = cidr, []string{cidr} })
+		change(t, a, node(fmt.Sprintf("selection-%d", i+1), ""), func(n *corev1.Node) {
+			n.Spec.PodCIDR, n.Spec.PodCIDRs = cidr, []string{cidr}
+			maps.Copy(n.Labels, labels[i])
+		})
 	}
 	networks("10.1.0.0/23")
 	a.property(t, mcs.PropertyNetworks, "10.0.0.0/16")
@@ -360,6 +358,13 @@ func TestClusterProperties_OfNodes(t *testing.T) {
 	networks("")
 	a.property(t, mcs.PropertyNetworks, "")
 	networks("10.1.0.0/23")
+	zones("eu-west-1a=euw1-az3,eu-west-1b")
+	a.property(t, mcs.PropertyZones, "eu-west-1a=euw1-az1")
+	zones("eu-west-1a=euw1-az1")
+	a.property(t, mcs.PropertyZones, "eu-west-1a=")
+	zones("")
+	a.property(t, mcs.PropertyZones, "")
+	zones("eu-west-1a=euw1-az3,eu-west-1b")
 	a.property(t, mcs.PropertyRegion, "eu-central-1")
 	region("eu-central-1")
 	a.property(t, mcs.PropertyRegion, "")

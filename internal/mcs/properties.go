@@ -19,7 +19,7 @@ import (
 type Properties map[string]string
 
 // The ClusterProperties that the controller derives from the labels of nodes if no user has created
-// them. PropertyNetworks is another one.
+// them. PropertyNetworks and PropertyZones are two more.
 const (
 	PropertyRegion = "region.topology.k8s.io"
 	PropertyZone   = "zone.topology.k8s.io"
@@ -41,12 +41,11 @@ func (p Properties) OfCluster(clusterID, clusterSetID string) Properties {
 
 // Publishable returns the properties that a member record has, and the names of those that it has
 // not: their name or value is not valid, or there are too many. Region, zone and drain come first,
-// and the networks, which the controller derives, last: they take the place of nothing that a user
-// has written.
+// and the zones and networks, which the controller derives, last: they take the place of nothing
+// that a user has written.
 func (p Properties) Publishable() (out Properties, omitted []string) {
-	first := func(name string) bool { return name == PropertyRegion || name == PropertyZone || name == PropertyDrain }
 	names := slices.SortedFunc(maps.Keys(p), func(a, b string) int {
-		return cmp.Or(compareTrueFirst(first(a), first(b)), compareTrueFirst(a != PropertyNetworks, b != PropertyNetworks), strings.Compare(a, b))
+		return cmp.Or(cmp.Compare(publicationRank(a), publicationRank(b)), strings.Compare(a, b))
 	})
 	out = Properties{}
 	size := len("{}")
@@ -63,6 +62,31 @@ func (p Properties) Publishable() (out Properties, omitted []string) {
 		out[name] = p[name]
 	}
 	return out, omitted
+}
+
+// publicationRank returns the place of a property among those that are published.
+func publicationRank(name string) int {
+	switch name {
+	case PropertyRegion, PropertyZone, PropertyDrain:
+		return 0
+	case PropertyZones:
+		return 2
+	case PropertyNetworks:
+		return 3
+	}
+	return 1
+}
+
+// CheckAnnouncement returns an error if other clusters cannot use the value of a ClusterProperty
+// that they interpret.
+func CheckAnnouncement(name, value string) (err error) {
+	switch name {
+	case PropertyNetworks:
+		_, err = ParseNetworks(value)
+	case PropertyZones:
+		_, err = ParseZones(value)
+	}
+	return err
 }
 
 // isIdentityProperty reports whether the record of a cluster has a property in another field.

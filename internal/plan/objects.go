@@ -17,7 +17,8 @@ const (
 	ManagedBy = names.Product
 	// LabelManagedBy is the managed-by label of EndpointSlices.
 	LabelManagedBy = discoveryv1.LabelManagedBy
-	// LabelAppManagedBy is the managed-by label of ServiceImports and derived Services.
+	// LabelAppManagedBy is the managed-by label of ServiceImports, derived Services and
+	// ClusterProperties.
 	LabelAppManagedBy = "app.kubernetes.io/managed-by"
 
 	// AnnotationDerivedService is the annotation of a ServiceImport with the name of its derived Service.

@@ -151,6 +151,8 @@ type Member struct {
 	Drain mcs.Drain `json:"drain,omitempty"`
 	// Networks are those of its pods that it announces, as mcs.PropertyNetworks, "" for none.
 	Networks string `json:"networks,omitempty"`
+	// Zones are its zones with their IDs that it announces, as mcs.PropertyZones, "" for none.
+	Zones string `json:"zones,omitempty"`
 	// Exports and Endpoints are the numbers that could be read. Unknown is the number of services of the clusterset whose state in
 	// this cluster is unknown.
 	Exports   int      `json:"exports"`

@@ -12,6 +12,8 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
 // topologyNodes are the nodes of both clusters. All node1 are in zone ap-southeast-2a, all node2 in ap-southeast-2b.
@@ -61,6 +63,18 @@ func TestTopology(t *testing.T) {
 				s.reaches(t, from, "cls1-"+from[len("cls1-"):], "cls2-"+from[len("cls1-"):])
 			}
 		}
+	})
+	t.Run("PreferSameZoneOfAnotherAccount", func(t *testing.T) {
+		if testing.Short() {
+			t.Skip("TestZones checks the same slices: NIGHTLY=1 runs both")
+		}
+		// As in two AWS accounts: the zones of cls2 have each other's names.
+		apply(t, cls2, "{apiVersion: about.k8s.io/v1beta1, kind: ClusterProperty, metadata: {name: "+mcs.PropertyZones+
+			"}, spec: {value: 'ap-southeast-2a=apse2-az2,ap-southeast-2b=apse2-az1'}}")
+		defer kubectl(t, cls2, "delete", "clusterproperty", mcs.PropertyZones)
+		s.policy(t, "PreferSameZone", "PreferSameZone")
+		s.reaches(t, "cls1-node1", "cls1-node1", "cls2-node2")
+		s.reaches(t, "cls2-node1", "cls1-node2", "cls2-node1")
 	})
 	t.Run("PreferSameZoneWithoutServersThere", func(t *testing.T) {
 		if testing.Short() {

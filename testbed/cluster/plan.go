@@ -131,6 +131,7 @@ type Node struct {
 	Name        string
 	Port        string         // its interface on the bridge
 	Zone        string         // topology.kubernetes.io/zone
+	ZoneID      string         // topology.k8s.aws/zone-id
 	Region      string         // topology.kubernetes.io/region
 	Addresses   []netip.Prefix // on the bridge
 	PodNetworks []netip.Prefix
@@ -161,6 +162,7 @@ func NewPlan(cfg Config) Plan {
 				Name:        fmt.Sprintf("%s-node%d", c.Name, j),
 				Port:        fmt.Sprintf("c%dn%d", i, j),
 				Zone:        Region + string(rune('a'+j-1)),
+				ZoneID:      fmt.Sprintf("apse2-az%d", j), // as of one AWS account
 				Region:      Region,
 				Addresses:   nodeAddresses(i, j).list(cfg.DualStack),
 				PodNetworks: nodePodNetworks(i, j).list(cfg.DualStack),

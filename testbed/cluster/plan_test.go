@@ -28,11 +28,11 @@ func TestNewPlan(t *testing.T) {
 		ProxyMode:       ProxyNFTables,
 		Nodes: []Node{
 			{
-				Name: "cls2-node1", Port: "c2n1", Zone: "ap-southeast-2a", Region: "ap-southeast-2",
+				Name: "cls2-node1", Port: "c2n1", Zone: "ap-southeast-2a", ZoneID: "apse2-az1", Region: "ap-southeast-2",
 				Addresses: prefixes("172.30.0.21/24", "fd00:172:30::21/64"), PodNetworks: prefixes("10.12.0.0/24", "fd00:10:12::/64"),
 			},
 			{
-				Name: "cls2-node2", Port: "c2n2", Zone: "ap-southeast-2b", Region: "ap-southeast-2",
+				Name: "cls2-node2", Port: "c2n2", Zone: "ap-southeast-2b", ZoneID: "apse2-az2", Region: "ap-southeast-2",
 				Addresses: prefixes("172.30.0.22/24", "fd00:172:30::22/64"), PodNetworks: prefixes("10.12.1.0/24", "fd00:10:12:1::/64"),
 			},
 		},

@@ -37,7 +37,9 @@ func (f *clusterFacts) checks(plugin string) []check.Check {
 	out = append(out, f.metricsCheck()...)
 	if f.controller != nil && f.controller.Leader { // a standby does not know these
 		out = append(out, f.identityCheck(), f.clockCheck(), f.registryCheck(), f.credentialsCheck(), f.throttlingCheck(),
-			f.ifRead(f.membersCheck()), f.ifRead(f.networksCheck()), f.ifRead(f.signaturesCheck()))
+			f.ifRead(f.membersCheck()), f.ifRead(f.networksCheck()))
+		out = append(out, f.zonesChecks()...)
+		out = append(out, f.ifRead(f.signaturesCheck()))
 		out = append(out, f.catalogChecks()...)
 		out = append(out, f.ifRead(f.budgetsCheck()), f.ifRead(f.exportsCheck()), f.importsCheck(), f.ifRead(f.pathsCheck()))
 		out = append(out, f.instanceChecks()...)
@@ -318,6 +320,44 @@ func (f *clusterFacts) networksCheck() check.Check {
 		c.Detail = strings.Join(check.Summarize(announced, 4), "; ")
 	}
 	return c
+}
+
+// zonesChecks shows the IDs of the zones that the clusters announce, by which clients that prefer
+// their zone find it in clusters of other AWS accounts. It is empty if no cluster announces any, as
+// outside of AWS. The accounts of the clusters are not known: a zone without an ID may be another
+// one than that of the same name.
+func (f *clusterFacts) zonesChecks() []check.Check {
+	var announced, silent, unclear []string
+	zones := map[string]mcs.Zones{}
+	hasIDs := false
+	for _, m := range f.controller.Members {
+		list := mcs.Properties{mcs.PropertyZones: m.Zones}.Zones()
+		switch {
+		case m.Mapped: // its file may have them
+		case len(list) == 0:
+			silent = append(silent, m.ClusterID)
+		default:
+			zones[m.ClusterID] = list
+			announced = append(announced, m.ClusterID+" "+list.String())
+			hasIDs = hasIDs || strings.Contains(list.String(), "=")
+		}
+	}
+	if !hasIDs {
+		return nil
+	}
+	for _, z := range mcs.UnknownZones(zones) {
+		unclear = append(unclear, fmt.Sprintf("%s is %s, but %s of %s has no ID", z.Name, strings.Join(z.IDs, " or "), z.Name, strings.Join(check.Summarize(z.Clusters, 3), ", ")))
+	}
+	c := check.Check{Name: "zones", Result: check.OK, Detail: strings.Join(check.Summarize(announced, 4), "; ")}
+	remedy := "label the nodes there with " + mcs.LabelZoneID + ", or create ClusterProperty " + mcs.PropertyZones +
+		": in another AWS account a zone of the same name may be another one (docs/topology.md)"
+	switch {
+	case len(unclear) > 0:
+		c.Result, c.Detail, c.Remedy = check.Warning, strings.Join(check.Summarize(unclear, 3), "; "), remedy
+	case len(silent) > 0:
+		c.Result, c.Detail, c.Remedy = check.Unknown, "the zones of "+strings.Join(check.Summarize(silent, 8), ", ")+" are not announced", remedy
+	}
+	return []check.Check{f.ifRead(c)}
 }
 
 // instanceChecks lists the exports that the instances of Cloud Map do not show as the user asked for. It is empty if there are none.

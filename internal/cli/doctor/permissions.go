@@ -121,6 +121,7 @@ func listDenied(required []authorizationv1.ResourceAttributes, denied []bool) []
 	}
 	var missing []string
 	for _, resource := range slices.Sorted(maps.Keys(verbs)) {
+		slices.Sort(verbs[resource]) // of several rules
 		missing = append(missing, strings.Join(verbs[resource], ", ")+" "+resource)
 	}
 	return missing

@@ -13,7 +13,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/clitest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/show"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
@@ -88,7 +90,12 @@ func TestSessions(t *testing.T) {
 			c["cls1"].Remove(clitest.Property(aboutv1beta1.ClusterIDProperty, ""))
 			c["cls1"].ControllerStatus.WriteProblem = `cluster ID "cls2" is already used by another cluster of the clusterset`
 		}, Lines: []string{"join --cluster-id cls2 --clusterset-id set1", "status"}},
-		{Name: "uninstall", Setup: clitest.ExportWeb, Lines: []string{
+		{Name: "uninstall", Setup: func(c clitest.Clusters) {
+			clitest.ExportWeb(c)
+			derived := plan.PropertyWrites(mcs.Properties{mcs.PropertyRegion: "eu-west-1", mcs.PropertyZone: "eu-west-1a"}, nil)
+			derived[1].Property.Spec.Value = "rack-1" // by a user, it stays
+			c["cls1"].Add(derived[0].Property, derived[1].Property)
+		}, Lines: []string{
 			"install --wait 0s", "uninstall --dry-run", "uninstall", "uninstall --yes", "uninstall --dry-run", "uninstall --yes --crds", "get exports",
 		}},
 	})

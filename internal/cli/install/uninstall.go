@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/dns"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
@@ -34,8 +35,8 @@ func uninstallCommand(s *session.Session) *cobra.Command {
 		Use:   "uninstall",
 		Short: "Remove the controller and all objects that it created",
 		Long: "Removes the cluster from its clusterset, undoes dns enable, and deletes the controller and the ServiceImports, derived\n" +
-			"Services and EndpointSlices that it created. Keeps ServiceExports and CRDs. With --crds it also deletes the CRDs, and with\n" +
-			"them all ServiceExports and the ServiceImports of other implementations. Asks for confirmation.",
+			"Services, EndpointSlices and ClusterProperties that it created. Keeps ServiceExports and CRDs. With --crds it also\n" +
+			"deletes the CRDs, and with them all ServiceExports and the ServiceImports of other implementations. Asks for confirmation.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.wait <= 0 {
@@ -112,7 +113,8 @@ func planRemoval(ctx context.Context, s *session.Session, k *session.Cluster, o 
 	return r, nil
 }
 
-// listManagedObjects returns the objects with the controller's managed-by label, which it created in users' namespaces.
+// listManagedObjects returns the objects with the controller's managed-by label, which it created in
+// users' namespaces, and the ClusterProperties that it has derived.
 func listManagedObjects(ctx context.Context, k *session.Cluster) ([]client.Object, error) {
 	var imported discoveryv1.EndpointSliceList
 	if err := k.List(ctx, "", &imported, client.MatchingLabels{plan.LabelManagedBy: plan.ManagedBy}); err != nil {
@@ -127,7 +129,16 @@ func listManagedObjects(ctx context.Context, k *session.Cluster) ([]client.Objec
 	if err := k.List(ctx, "", &imports, managedBy); err != nil && !session.IsNotFound(err) {
 		return nil, fmt.Errorf("listing ServiceImports: %w", err)
 	}
+	var properties aboutv1beta1.ClusterPropertyList
+	if err := k.List(ctx, "", &properties, managedBy); err != nil && !session.IsNotFound(err) {
+		return nil, fmt.Errorf("listing ClusterProperties: %w", err)
+	}
 	var managed []client.Object
+	for i := range properties.Items {
+		if plan.IsDerivedProperty(&properties.Items[i]) {
+			managed = append(managed, &properties.Items[i])
+		}
+	}
 	for i := range imports.Items {
 		managed = append(managed, &imports.Items[i])
 	}
@@ -159,11 +170,13 @@ func (r removal) lines() []string {
 			counts["ServiceImports"]++
 		case *corev1.Service:
 			counts["derived Services"]++
+		case *aboutv1beta1.ClusterProperty:
+			counts["derived ClusterProperties"]++
 		default:
 			counts["imported EndpointSlices"]++
 		}
 	}
-	for _, kind := range []string{"ServiceImports", "derived Services", "imported EndpointSlices"} {
+	for _, kind := range []string{"ServiceImports", "derived Services", "imported EndpointSlices", "derived ClusterProperties"} {
 		if counts[kind] > 0 {
 			lines = append(lines, fmt.Sprintf("%d %s are deleted", counts[kind], kind))
 		}

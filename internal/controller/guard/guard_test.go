@@ -393,7 +393,13 @@ func TestLocalReader_ReadLocal(t *testing.T) {
 	if diff := cmp.Diff(&policy.Local{Addresses: addresses}, got, compare); diff != "" || err != nil {
 		t.Errorf("without ServiceCIDRs: %v\n%s", err, diff)
 	}
+	node.Labels = map[string]string{
+		corev1.LabelTopologyRegion: "r", corev1.LabelTopologyZone: "z", mcs.LabelZoneID: "i", "other": "x",
+	}
 	reduced, err := NodeTransform(node)
+	if labels := reduced.(*corev1.Node).Labels; len(labels) != 3 || labels[mcs.LabelZoneID] != "i" {
+		t.Errorf("labels of the reduced node: %v", labels)
+	}
 	if err != nil || reduced.(*corev1.Node).Name != "n1" || len(reduced.(*corev1.Node).Status.Addresses) != 3 {
 		t.Errorf("reduced node %+v, %v", reduced, err)
 	}

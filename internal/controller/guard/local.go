@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/policy"
 )
 
@@ -39,15 +40,15 @@ type LocalReader struct {
 
 var _ LocalSource = (*LocalReader)(nil)
 
-// NodeTransform reduces a node in the cache to its name, its addresses, its region and zone, and
-// the networks of its pods.
+// NodeTransform reduces a node in the cache to its name, its addresses, its region and zone with
+// its ID, and the networks of its pods.
 func NodeTransform(obj any) (any, error) {
 	node, ok := obj.(*corev1.Node)
 	if !ok {
 		return obj, nil
 	}
 	labels := map[string]string{}
-	for _, label := range []string{corev1.LabelTopologyRegion, corev1.LabelTopologyZone} {
+	for _, label := range []string{corev1.LabelTopologyRegion, corev1.LabelTopologyZone, mcs.LabelZoneID} {
 		if value, ok := node.Labels[label]; ok {
 			labels[label] = value
 		}

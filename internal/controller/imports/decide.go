@@ -242,9 +242,9 @@ type importDecision struct {
 // decideImport keeps the promise that unknown is not empty: an import is removed only when every
 // cluster that it contains is known not to export the service. While a cluster that the import
 // contains is unknown, only the endpoints of the known clusters change, and ports of theirs are
-// added.
+// added. The zones of all endpoints have their names in this cluster.
 func decideImport(f importFacts) importDecision {
-	d := importDecision{exports: slices.Clone(f.view.Exports), unknown: f.unknownClusters()}
+	d := importDecision{exports: mcs.NameZones(f.view.Exports, f.cluster, f.properties), unknown: f.unknownClusters()}
 	if f.local != nil {
 		d.exports = append(d.exports, *f.local)
 	}

@@ -821,6 +821,38 @@ func TestDecideImport_Addresses(t *testing.T) {
 	}
 }
 
+// The endpoints of other clusters have the names of zones of this cluster: those in existing slices
+// have them already, and do not get other ones again.
+func TestDecideImport_Zones(t *testing.T) {
+	export := func(cluster string, created int64, address string) mcs.Export {
+		e := exportOf(cluster, 80)
+		e.Created, e.Backends[0].Endpoints[0].Address, e.Backends[0].Endpoints[0].Zone = time.Unix(created, 0), netip.MustParseAddr(address), "a"
+		return e
+	}
+	local := export("cls1", 1000, "10.1.0.1")
+	slice := importedFrom("cls3")[0]
+	slice.AddressType, slice.Ports = discoveryv1.AddressTypeIPv4, []discoveryv1.EndpointPort{{Name: new(""), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}}
+	slice.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{"10.2.0.1"}, Zone: new("b")}, {Addresses: []string{"10.3.0.1"}, Zone: new("b")}}
+	imp := importShowing("cls1", "cls2", "cls3")
+	imp.Spec.Ports[0].Port, imp.Annotations = 80, map[string]string{plan.AnnotationExportTimes: "cls1=1000,cls2=1000,cls3=2000"}
+	d := decideImport(importFacts{
+		key: webKey, cluster: "cls1", namespace: true, synced: true, now: time.Unix(10_000, 0), imp: imp, local: &local, slices: []*discoveryv1.EndpointSlice{slice},
+		view: registry.View{Exports: []mcs.Export{export("cls2", 1000, "10.2.0.1")}, Unknown: []string{"cls3"}},
+		properties: map[string]mcs.Properties{
+			"cls1": {mcs.PropertyZones: "a=1,b=2"}, "cls2": {mcs.PropertyZones: "a=2,b=1"}, "cls3": {mcs.PropertyZones: "a=2,b=1"},
+		},
+	})
+	got := map[string]string{}
+	for _, e := range d.wanted() {
+		for _, ep := range e.Backends[0].Endpoints {
+			got[ep.Address.String()] += ep.Zone
+		}
+	}
+	if diff := cmp.Diff(map[string]string{"10.1.0.1": "a", "10.2.0.1": "b", "10.3.0.1": "b"}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestDecideImport_ClusterSelectors(t *testing.T) {
 	selectors, err := mcs.PreferSameRegion.Selectors()
 	if err != nil {

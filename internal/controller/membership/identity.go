@@ -17,8 +17,10 @@ type properties struct {
 	Installed bool
 	// ClusterID and ClusterSetID are "" where there is no such ClusterProperty.
 	ClusterID, ClusterSetID string
-	// All has every ClusterProperty by name.
+	// All has every ClusterProperty by name, but those that this controller has derived.
 	All mcs.Properties
+	// Objects are all ClusterProperties. They must not be changed.
+	Objects []aboutv1beta1.ClusterProperty
 }
 
 // decideIdentity returns the cluster's identity, or an error with the action that sets it. A ClusterProperty has

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
@@ -21,6 +22,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
@@ -70,18 +72,25 @@ type Membership struct {
 	departing string
 	// drainText is the drain as the user wrote it.
 	drainText string
-	// networks are those of the nodes since the start, networksText those that a user wrote.
-	networks     nodeNetworks
-	networksText string
+	// nodes are the facts about the nodes since the start, and refused has the ClusterProperties of
+	// a user whose values are not valid.
+	nodes   nodeFacts
+	refused mcs.Properties
+	// writeProblem is the last problem of writing a ClusterProperty, and writeAfter the time of the
+	// next attempt.
+	writeProblem string
+	writeAfter   time.Time
 	// lastProblem is the last problem with the identities that was logged.
 	lastProblem string
 	// keys decides which events report the keys of the other clusters.
 	keys keyWatch
 }
 
-// propertySource reads the ClusterProperties. An error means that they are unknown.
+// propertySource reads and writes the ClusterProperties. An error of read means that they are
+// unknown.
 type propertySource interface {
 	read(ctx context.Context) (properties, error)
+	write(ctx context.Context, w plan.PropertyWrite) error
 }
 
 // identityRetry is the longest interval at which the identity and the requests of users are read again, for the changes that no watch
@@ -109,10 +118,11 @@ func New(mgr manager.Manager, d discovery.DiscoveryInterface, options config.Opt
 		settle:      2 * max(options.Registry.PollInterval, options.Registry.PollIntervalWithNotifications),
 		changed:     make(chan struct{}, 1),
 		departures:  map[mcs.Identity]*departure{},
-		networks:    nodeNetworks{},
+		nodes:       newNodeFacts(),
+		refused:     mcs.Properties{},
 	}
 	m.requeues = &requeues{reader: mgr.GetCache(), requeuers: requeuers, state: m.State}
-	m.properties = &propertyReader{config: mgr.GetConfig(), discovery: d, changed: m.signalChange, log: m.log}
+	m.properties = &propertyObjects{config: mgr.GetConfig(), discovery: d, changed: m.signalChange, log: m.log}
 	if err := mgr.Add(m); err != nil {
 		return nil, fmt.Errorf("setting up membership: %w", err)
 	}
@@ -265,7 +275,16 @@ func (m *Membership) decide(ctx context.Context, stored storedIdentities, uid st
 		m.missingSince = time.Time{}
 		return m.keepIdentity(stored, uid, decision{problem: err.Error()})
 	}
-	m.followProperties(ctx, read.All)
+	derived := m.followProperties(ctx, read.All)
+	d := m.decideRead(ctx, read, stored, uid)
+	if isMember := d.identity != (mcs.Identity{}); read.Installed && derived != nil {
+		m.writeDerived(ctx, read, derived, isMember)
+	}
+	return d
+}
+
+// decideRead returns the identity that the cluster should have, given its ClusterProperties.
+func (m *Membership) decideRead(ctx context.Context, read properties, stored storedIdentities, uid string) decision {
 	configured, err := decideIdentity(read, m.flags, uid)
 	if err != nil {
 		return m.decideWithoutIdentity(ctx, stored, uid, err)
@@ -297,19 +316,21 @@ func (m *Membership) Importer() (properties mcs.Properties, known bool) {
 }
 
 // followProperties publishes the ClusterProperties of this cluster if they have changed. Region,
-// zone and the networks of pods are those of the nodes if no ClusterProperty has them.
-func (m *Membership) followProperties(ctx context.Context, configured mcs.Properties) {
-	all, err := m.networks.derive(ctx, m.reader)
+// zone, the networks of pods and the IDs of zones are those of the nodes if no ClusterProperty of a
+// user has them. It returns those of the nodes, nil if they are not known.
+func (m *Membership) followProperties(ctx context.Context, configured mcs.Properties) mcs.Properties {
+	derived, err := m.nodes.derive(ctx, m.reader)
 	if err != nil {
 		m.logOnce(ctx, err, "Failed to read the nodes, retrying")
-		return
+		return nil
 	}
+	all := maps.Clone(derived)
 	maps.Copy(all, configured)
 	m.followDrain(all)
-	m.followNetworks(all)
+	m.dropInvalid(all)
 	own, omitted := all.Publishable()
 	if before := m.own.Load(); before != nil && maps.Equal(*before, own) {
-		return
+		return derived
 	}
 	if len(omitted) > 0 {
 		m.log.Info("Other clusters do not see all ClusterProperties of this cluster: they are too long", "omitted", omitted)
@@ -323,22 +344,58 @@ func (m *Membership) followProperties(ctx context.Context, configured mcs.Proper
 	if err := m.RequeueAll(ctx); err != nil {
 		m.log.Error(err, "Failed to requeue all imports after a change of ClusterProperties")
 	}
+	return derived
 }
 
-// followNetworks reports networks that a user has written and that are not valid, and removes them.
-func (m *Membership) followNetworks(properties mcs.Properties) {
-	text, isSet := properties[mcs.PropertyNetworks]
-	if !isSet {
-		m.networksText = ""
+// propertyRetry is the time between two attempts to write a ClusterProperty that the API server
+// refuses, as a role without the permission makes it do: reconciles without a signal come every
+// 5 s, and nothing waits for the object.
+const propertyRetry = time.Minute
+
+// writeDerived writes the Region and zone of the nodes as ClusterProperties, for others to read,
+// while the cluster is a member. It changes nothing that a user has written.
+func (m *Membership) writeDerived(ctx context.Context, read properties, derived mcs.Properties, isMember bool) {
+	if !isMember {
+		derived = nil
+	}
+	if time.Now().Before(m.writeAfter) {
 		return
 	}
-	if _, err := mcs.ParseNetworks(text); err != nil {
-		delete(properties, mcs.PropertyNetworks)
-		if text != m.networksText {
-			m.log.Error(err, "The cluster announces no networks of its pods: the ClusterProperty is not valid", "property", mcs.PropertyNetworks)
+	var problem string
+	for _, w := range plan.PropertyWrites(derived, read.Objects) {
+		log := m.log.WithValues("property", w.Property.Name, "value", w.Property.Spec.Value)
+		err := m.properties.write(ctx, w)
+		switch {
+		case err == nil:
+			log.Info("Wrote a ClusterProperty with the label of the nodes", "write", w.Verb)
+		case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err), ctx.Err() != nil:
+			// Another client was faster. The watch shows the object.
+		default:
+			if problem = err.Error(); problem != m.writeProblem {
+				log.Error(err, "Failed to write a ClusterProperty, retrying: the other clusters know the value without it", "write", w.Verb)
+			}
+			m.writeAfter = time.Now().Add(propertyRetry)
 		}
 	}
-	m.networksText = text
+	m.writeProblem = problem
+}
+
+// dropInvalid removes the properties that a user has written and that are not valid. It reports
+// each value once.
+func (m *Membership) dropInvalid(properties mcs.Properties) {
+	for _, name := range []string{mcs.PropertyNetworks, mcs.PropertyZones} {
+		value, isSet := properties[name]
+		err := mcs.CheckAnnouncement(name, value)
+		if !isSet || err == nil {
+			delete(m.refused, name)
+			continue
+		}
+		delete(properties, name)
+		if m.refused[name] != value {
+			m.log.Error(err, "Ignored a ClusterProperty: correct its value", "property", name)
+		}
+		m.refused[name] = value
+	}
 }
 
 // followDrain replaces the drain in properties by its canonical form. One that is not valid is reported, and none.

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/events"
@@ -26,11 +27,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
 )
@@ -129,7 +132,7 @@ func (c *testCluster) start() {
 		properties: c, leaveAfter: 5 * time.Minute, scope: scope, newRegistry: c.newRegistry,
 		identities: &Identities{Client: c.client, Namespace: "system"}, events: kube.EventRecorder{Recorder: recorder},
 		log: logr.Discard(), settle: 10 * time.Second, changed: make(chan struct{}, 1), departures: map[mcs.Identity]*departure{},
-		publishAll: publishWeb,
+		publishAll: publishWeb, nodes: newNodeFacts(), refused: mcs.Properties{},
 	}
 	c.m.requeues = &requeues{reader: c.client, requeuers: []*kube.Requeuer{&c.requeuer}, state: c.m.State}
 	ctx, stop := context.WithCancel(context.Background())
@@ -163,6 +166,9 @@ type propertyValues struct {
 	mu   sync.Mutex
 	read properties
 	err  error
+	// writes are the attempts to write, each of which ends with writeErr.
+	writes   []string
+	writeErr error
 }
 
 // set sets the ClusterProperties, or the error of reading them.
@@ -177,6 +183,30 @@ func (c *testCluster) read(context.Context) (properties, error) {
 	c.current.mu.Lock()
 	defer c.current.mu.Unlock()
 	return c.current.read, c.current.err
+}
+
+// write implements propertySource.
+func (c *testCluster) write(_ context.Context, w plan.PropertyWrite) error {
+	c.current.mu.Lock()
+	defer c.current.mu.Unlock()
+	c.current.writes = append(c.current.writes, string(w.Verb)+" "+w.Property.Name+" "+w.Property.Spec.Value)
+	if c.current.writeErr != nil {
+		return c.current.writeErr
+	}
+	objects := slices.DeleteFunc(slices.Clone(c.current.read.Objects), func(p aboutv1beta1.ClusterProperty) bool { return p.Name == w.Property.Name })
+	if w.Verb != plan.VerbDelete {
+		objects = append(objects, *w.Property)
+	}
+	c.current.read.Objects = objects
+	return nil
+}
+
+// takeWrites returns the writes of ClusterProperties since the last call.
+func (c *testCluster) takeWrites() []string {
+	c.current.mu.Lock()
+	defer c.current.mu.Unlock()
+	defer func() { c.current.writes = nil }()
+	return c.current.writes
 }
 
 // exporters returns the clusters that export the service to a clusterset.
@@ -631,6 +661,57 @@ func TestMembership_LeavesOnRequest(t *testing.T) {
 		c.set(ofCLS1, nil)
 		c.settle()
 		c.wait(time.Minute, "cls1")
+	})
+}
+
+// While the cluster is a member, the Region of its nodes is a ClusterProperty. It is written once,
+// follows the nodes, and goes when the cluster leaves. A refusal is repeated once a minute.
+func TestMembership_WritesDerivedProperties(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCluster(t)
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Labels: map[string]string{corev1.LabelTopologyRegion: "eu-west-1"}}}
+		if err := c.client.Create(t.Context(), node); err != nil {
+			t.Fatal(err)
+		}
+		expect := func(want ...string) {
+			t.Helper()
+			if diff := cmp.Diff(want, c.takeWrites(), cmpopts.EquateEmpty()); diff != "" {
+				t.Error(diff)
+			}
+		}
+		c.set(ofCLS1, nil)
+		c.current.writeErr = apierrors.NewForbidden(schema.GroupResource{Resource: "clusterproperties"}, mcs.PropertyRegion, nil)
+		c.start()
+		c.settle()
+		c.wait(10*time.Minute, "cls1")
+		if n := len(c.takeWrites()); n < 9 || n > 11 {
+			t.Errorf("%d attempts in 10 minutes", n)
+		}
+		if own, _ := c.m.Properties(); own[mcs.PropertyRegion] != "eu-west-1" {
+			t.Errorf("properties %v", own)
+		}
+		c.current.mu.Lock()
+		c.current.writeErr = nil
+		c.current.mu.Unlock()
+		c.wait(10*time.Minute, "cls1")
+		expect("create " + mcs.PropertyRegion + " eu-west-1")
+		c.set(properties{}, errors.New("not readable"))
+		c.wait(time.Minute, "cls1")
+		c.set(properties{Installed: true, ClusterID: "cls1", ClusterSetID: "set", Objects: []aboutv1beta1.ClusterProperty{
+			*plan.PropertyWrites(mcs.Properties{mcs.PropertyRegion: "eu-west-1"}, nil)[0].Property,
+		}}, nil)
+		c.wait(time.Minute, "cls1")
+		expect()
+		node.Labels[corev1.LabelTopologyRegion] = "eu-west-2"
+		if err := c.client.Update(t.Context(), node); err != nil {
+			t.Fatal(err)
+		}
+		c.wait(time.Minute, "cls1")
+		expect("update " + mcs.PropertyRegion + " eu-west-2")
+		c.request(names.LeaveKey("set", "cls1"))
+		c.settle()
+		c.wait(time.Minute, "")
+		expect("delete " + mcs.PropertyRegion + " eu-west-2")
 	})
 }
 

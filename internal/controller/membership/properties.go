@@ -19,6 +19,8 @@ import (
 
 	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/served"
 )
 
@@ -26,20 +28,22 @@ import (
 // longer means that the API server is unreachable or refuses.
 const propertySyncTimeout = 10 * time.Second
 
-// propertyReader reads the ClusterProperties from a watch that it opens when their CRD is there, which may be long
-// after the start. It is used by one goroutine.
-type propertyReader struct {
+// propertyObjects reads the ClusterProperties from a watch that it opens when their CRD is there,
+// which may be long after the start, and writes those that are derived. It is used by one goroutine.
+type propertyObjects struct {
 	config    *rest.Config
 	discovery discovery.DiscoveryInterface
 	// changed is called when a ClusterProperty is.
 	changed func()
 	log     logr.Logger
 
-	cache cache.Cache
+	// cache and writer are nil until the CRD was there.
+	cache  cache.Cache
+	writer client.Writer
 }
 
 // read returns the ClusterProperties. An error means that they are unknown.
-func (r *propertyReader) read(ctx context.Context) (properties, error) {
+func (r *propertyObjects) read(ctx context.Context) (properties, error) {
 	if r.cache == nil {
 		version, ok, err := served.About(r.discovery)
 		if err != nil || !ok {
@@ -49,6 +53,10 @@ func (r *propertyReader) read(ctx context.Context) (properties, error) {
 		aboutv1beta1.AddToScheme(scheme, version)
 		if r.cache, err = cache.New(r.config, cache.Options{Scheme: scheme}); err != nil {
 			return properties{}, fmt.Errorf("watching ClusterProperties: %w", err)
+		}
+		if r.writer, err = client.New(r.config, client.Options{Scheme: scheme, FieldOwner: names.Product}); err != nil {
+			r.cache = nil
+			return properties{}, fmt.Errorf("creating a client for ClusterProperties: %w", err)
 		}
 		if err := r.watch(ctx); err != nil {
 			r.cache = nil
@@ -66,18 +74,35 @@ func (r *propertyReader) read(ctx context.Context) (properties, error) {
 	}
 	all := make(mcs.Properties, len(list.Items))
 	for i := range list.Items {
-		all[list.Items[i].Name] = list.Items[i].Spec.Value
+		if !plan.IsDerivedProperty(&list.Items[i]) {
+			all[list.Items[i].Name] = list.Items[i].Spec.Value
+		}
 	}
 	for i := range list.Items {
 		if drain := list.Items[i].Annotations[mcs.AnnotationDrain]; list.Items[i].Name == aboutv1beta1.ClusterIDProperty && drain != "" {
 			all[mcs.PropertyDrain] = drain
 		}
 	}
-	return properties{Installed: true, ClusterID: all[aboutv1beta1.ClusterIDProperty], ClusterSetID: all[aboutv1beta1.ClusterSetIDProperty], All: all}, nil
+	return properties{
+		Installed: true, ClusterID: all[aboutv1beta1.ClusterIDProperty], ClusterSetID: all[aboutv1beta1.ClusterSetIDProperty], All: all, Objects: list.Items,
+	}, nil
+}
+
+// write makes one write. It follows a read that found the CRD.
+func (r *propertyObjects) write(ctx context.Context, w plan.PropertyWrite) error {
+	switch w.Verb {
+	case plan.VerbCreate:
+		return r.writer.Create(ctx, w.Property)
+	case plan.VerbUpdate:
+		return r.writer.Update(ctx, w.Property)
+	case plan.VerbDelete:
+		return r.writer.Delete(ctx, w.Property, client.Preconditions{UID: &w.Property.UID, ResourceVersion: &w.Property.ResourceVersion})
+	}
+	return fmt.Errorf("verb %q is unknown", w.Verb)
 }
 
 // watch starts r.cache, which runs until ctx ends.
-func (r *propertyReader) watch(ctx context.Context) error {
+func (r *propertyObjects) watch(ctx context.Context) error {
 	informer, err := r.cache.GetInformer(ctx, &aboutv1beta1.ClusterProperty{}, cache.BlockUntilSynced(false))
 	if err != nil {
 		return fmt.Errorf("watching ClusterProperties: %w", err)
@@ -98,52 +123,77 @@ func (r *propertyReader) watch(ctx context.Context) error {
 	return nil
 }
 
-// nodeNetworks are the networks of the pods of the nodes that existed since the start, so that a
-// node that goes does not change what the cluster announces.
-type nodeNetworks map[netip.Prefix]struct{}
+// nodeFacts are the networks of the pods, and the zones, of the nodes that existed since the start,
+// so that a node that goes does not change what the cluster announces.
+type nodeFacts struct {
+	networks map[netip.Prefix]struct{}
+	zones    mcs.Zones
+}
 
-// add adds the networks of nodes.
-func (n nodeNetworks) add(nodes []corev1.Node) {
+func newNodeFacts() nodeFacts {
+	return nodeFacts{networks: map[netip.Prefix]struct{}{}, zones: mcs.Zones{}}
+}
+
+// add adds the facts of the present nodes.
+func (n nodeFacts) add(nodes []corev1.Node) {
+	ids := map[string]map[string]struct{}{} // by the name of the zone
 	for i := range nodes {
 		for _, text := range nodes[i].Spec.PodCIDRs {
 			if network, err := netip.ParsePrefix(text); err == nil {
-				n[network.Masked()] = struct{}{}
+				n.networks[network.Masked()] = struct{}{}
 			}
+		}
+		name := nodes[i].Labels[corev1.LabelTopologyZone]
+		if name == "" {
+			continue
+		}
+		if _, known := n.zones[name]; !known {
+			n.zones[name] = ""
+		}
+		if id := nodes[i].Labels[mcs.LabelZoneID]; id != "" {
+			if ids[name] == nil {
+				ids[name] = map[string]struct{}{}
+			}
+			ids[name][id] = struct{}{}
+		}
+	}
+	for name, found := range ids {
+		n.zones[name] = ""
+		if len(found) == 1 { // nodes that disagree, as of two accounts, give the zone no ID
+			n.zones[name] = slices.Collect(maps.Keys(found))[0]
 		}
 	}
 }
 
 // derive returns the ClusterProperties for region and zone that the labels of the nodes have in
-// common, and for the networks of their pods.
-func (n nodeNetworks) derive(ctx context.Context, reader client.Reader) (mcs.Properties, error) {
+// common, for the networks of their pods, and for the IDs of their zones.
+func (n nodeFacts) derive(ctx context.Context, reader client.Reader) (mcs.Properties, error) {
 	var nodes corev1.NodeList
 	if err := reader.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing the nodes: %w", err)
 	}
-	out := mcs.Properties{}
 	n.add(nodes.Items)
-	if networks := mcs.FormatNetworks(slices.Collect(maps.Keys(n))); networks != "" {
-		out[mcs.PropertyNetworks] = networks
+	out := mcs.Properties{
+		mcs.PropertyNetworks: mcs.FormatNetworks(slices.Collect(maps.Keys(n.networks))),
+		mcs.PropertyZones:    n.zones.String(),
+		mcs.PropertyRegion:   commonLabel(nodes.Items, corev1.LabelTopologyRegion),
+		mcs.PropertyZone:     commonLabel(nodes.Items, corev1.LabelTopologyZone),
 	}
-	for property, label := range map[string]string{mcs.PropertyRegion: corev1.LabelTopologyRegion, mcs.PropertyZone: corev1.LabelTopologyZone} {
-		if value, ok := commonLabel(nodes.Items, label); ok {
-			out[property] = value
-		}
-	}
+	maps.DeleteFunc(out, func(_, value string) bool { return value == "" })
 	return out, nil
 }
 
-// commonLabel returns the value of a label that all nodes with the label agree on; ok is false if there is none.
-func commonLabel(nodes []corev1.Node, label string) (common string, ok bool) {
+// commonLabel returns the value of a label that all nodes with the label agree on, "" if there is
+// none.
+func commonLabel(nodes []corev1.Node, label string) (common string) {
 	for i := range nodes {
-		value := nodes[i].Labels[label]
-		if value == "" {
-			continue
+		switch value := nodes[i].Labels[label]; {
+		case value == "":
+		case common == "":
+			common = value
+		case value != common:
+			return ""
 		}
-		if ok && value != common {
-			return "", false
-		}
-		common, ok = value, true
 	}
-	return common, ok
+	return common
 }

@@ -298,6 +298,7 @@ func newMember(m registry.Member, now time.Time) status.Member {
 	out := status.Member{
 		ClusterID: m.ClusterID, UID: m.UID, Version: m.Version, Key: m.Key, RefusedKey: m.RefusedKey, Seal: sealOf(m.Seal), Stale: m.Stale, Mapped: m.Mapped, Drain: m.Properties.Drain(), Problems: m.Problems,
 		Networks:     mcs.FormatNetworks(m.Properties.Networks()),
+		Zones:        m.Properties.Zones().String(),
 		HeartbeatAge: max(0, now.Sub(m.LastSeen)).Round(100 * time.Millisecond).Seconds(),
 	}
 	for _, problem := range m.Problems {

@@ -144,6 +144,9 @@ func (r *Registry) Lookup(_ context.Context, key mcs.Key, imported ...string) (r
 		view.Unknown = []string{r.cfg.Cluster}
 	default:
 		view.Exports = []mcs.Export{*s.export}
+		if zones := s.mapping.Zones.String(); zones != "" {
+			view.AddProperties(r.cfg.Cluster, mcs.Properties{mcs.PropertyZones: zones})
+		}
 		if r.stale[key] {
 			view.Stale = []string{r.cfg.Cluster}
 		}

@@ -442,6 +442,12 @@ func TestRegistry_FileDecides(t *testing.T) {
 	r.shows("http80 10.0.0.1")
 	r.writeFile(entry("port: 80", "port: 80, targetPort: 81"))
 	r.shows("http81 10.0.0.1")
+	r.writeFile("zones: {us-east-1a: use1-az6}\n" + entry("port: 80", "port: 80, targetPort: 81"))
+	within(t, "the zones are known", func() bool {
+		view, err := r.Lookup(t.Context(), orders)
+		return err == nil && view.Properties["cloud-map"][mcs.PropertyZones] == "us-east-1a=use1-az6"
+	})
+	r.shows("http81 10.0.0.1")
 	r.writeFile(entry("service: orders", "service: other"))
 	r.shows("http90 10.0.0.9")
 

@@ -4,6 +4,7 @@ package servicesfile
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -22,6 +23,8 @@ const (
 	MaxServices = 200
 	// maxServicePorts bounds the ports of a service: those of most Services, and a tenth of what mcs.Sanitize allows.
 	maxServicePorts = 100
+	// maxZones bounds the zones of a file. A Region of AWS has at most 6, and up to some 20 local ones.
+	maxZones = 64
 	// MaxProblems bounds the lines about one file or service.
 	MaxProblems = 20
 	// maxNamespaceName and maxServiceName are the limits of AWS Cloud Map.
@@ -39,6 +42,9 @@ type Mapping struct {
 	// Families are those of the clusterset IPs and of the addresses that are imported.
 	Families []corev1.IPFamily
 	Ports    []Port
+	// Zones are the zones of the account that has the service, nil if they have the names that they
+	// have in the account of the nodes.
+	Zones mcs.Zones
 }
 
 // Port is a port of the imported service.
@@ -55,7 +61,8 @@ func (m Mapping) IsSameSource(o Mapping) bool {
 
 // Equal reports whether m and o are the same.
 func (m Mapping) Equal(o Mapping) bool {
-	return m.IsSameSource(o) && m.Key == o.Key && m.Created.Equal(o.Created) && slices.Equal(m.Families, o.Families) && slices.Equal(m.Ports, o.Ports)
+	return m.IsSameSource(o) && m.Key == o.Key && m.Created.Equal(o.Created) && slices.Equal(m.Families, o.Families) && slices.Equal(m.Ports, o.Ports) &&
+		maps.Equal(m.Zones, o.Zones)
 }
 
 // String returns the names of both services.
@@ -67,6 +74,8 @@ func (m Mapping) String() string {
 type (
 	file struct {
 		Services []fileService `json:"services"`
+		// Zones are optional.
+		Zones map[string]string `json:"zones"`
 	}
 	fileService struct {
 		CloudMap struct {
@@ -99,7 +108,7 @@ func Parse(text []byte) ([]Mapping, error) {
 	var f file
 	if err := yaml.UnmarshalStrict(text, &f); err != nil {
 		return nil, fmt.Errorf("the file is not valid YAML with the list services, whose entries have the keys cloudMap (namespace, service), import (namespace, name), "+
-			"ports (name, port, protocol, targetPort, appProtocol), ipFamilies and created: %s", Abbreviate(err.Error()))
+			"ports (name, port, protocol, targetPort, appProtocol), ipFamilies and created, and the optional object zones: %s", Abbreviate(err.Error()))
 	}
 	var p problems
 	if f.Services == nil {
@@ -108,11 +117,13 @@ func Parse(text []byte) ([]Mapping, error) {
 	if len(f.Services) > MaxServices {
 		return nil, fmt.Errorf("services: there are %d, more than the %d that are read in time: map fewer services in this cluster", len(f.Services), MaxServices)
 	}
+	zones := p.zones(f.Zones)
 	seen := map[mcs.Key]int{}
 	var out []Mapping
 	for i, s := range f.Services {
 		at := fmt.Sprintf("services[%d]", i)
 		m := p.mapping(at, s)
+		m.Zones = zones
 		if other, twice := seen[m.Key]; twice && m.Key != (mcs.Key{}) {
 			p.add("%s.import: services[%d] is imported as %s too: give one of them another name", at, other, m.Key)
 		}
@@ -159,6 +170,20 @@ func (p *problems) mapping(at string, s fileService) Mapping {
 	m.Families = p.families(at+".ipFamilies", s.IPFamilies)
 	m.Ports = p.ports(at+".ports", s.Ports)
 	return m
+}
+
+// zones checks the names and IDs of zones.
+func (p *problems) zones(ids map[string]string) mcs.Zones {
+	if len(ids) > maxZones {
+		p.add("zones: must have at most %d zones", maxZones)
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(ids)) {
+		if parsed, err := mcs.ParseZones(name + "=" + ids[name]); err != nil || !maps.Equal(parsed, mcs.Zones{name: ids[name]}) {
+			p.add("zones: %q: %q must be the name of a zone and its ID, such as eu-central-1a: euc1-az2", Abbreviate(name), Abbreviate(ids[name]))
+		}
+	}
+	return ids
 }
 
 // families checks the IP families. They do not follow the addresses: a user that registers instances could otherwise make Kubernetes allocate other IPs. Without the

@@ -25,6 +25,7 @@ services:
 - cloudMap: {namespace: Connect, service: Cart_v2}
   import: {namespace: shop, name: cart}
   ports: [{port: 9000}]
+zones: {eu-central-1a: euc1-az2, eu-central-1b: euc1-az3}
 `
 
 func TestParse(t *testing.T) {
@@ -32,13 +33,16 @@ func TestParse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	zones := mcs.Zones{"eu-central-1a": "euc1-az2", "eu-central-1b": "euc1-az3"}
 	want := []Mapping{
 		{
+			Zones:     zones,
 			Namespace: "Connect", Service: "Cart_v2", Key: mcs.Key{Namespace: "shop", Name: "cart"},
 			Families: []corev1.IPFamily{corev1.IPv4Protocol},
 			Ports:    []Port{{Port: mcs.Port{Port: 9000, Protocol: corev1.ProtocolTCP}}},
 		},
 		{
+			Zones:     zones,
 			Namespace: "apps.internal", Service: "orders", Key: mcs.Key{Namespace: "shop", Name: "orders"},
 			Created:  time.Date(2026, 1, 31, 0, 0, 0, 0, time.UTC),
 			Families: []corev1.IPFamily{corev1.IPv6Protocol, corev1.IPv4Protocol},
@@ -96,6 +100,9 @@ func TestParse_Refuses(t *testing.T) {
 		{"unknown family", entry("ports:", "ipFamilies: [ipv4]\n  ports:"), "services[0].ipFamilies: must be [IPv4]"},
 		{"family twice", entry("ports:", "ipFamilies: [IPv4, IPv4]\n  ports:"), "services[0].ipFamilies: must be [IPv4]"},
 		{"import twice", entry("", "") + strings.TrimPrefix(entry("service: orders", "service: other"), "services:\n"), "services[1].import: services[0] is imported as shop/orders too"},
+		{"zone without an ID", "zones: {eu-central-1a: ''}\n" + entry("", ""), `zones: "eu-central-1a": "" must be the name of a zone and its ID`},
+		{"two zones as one", "zones: {a: '1,b=2'}\n" + entry("", ""), `zones: "a": "1,b=2" must be`},
+		{"name of a zone", "zones: {' a': '1'}\n" + entry("", ""), `zones: " a": "1" must be`},
 		{"too many", many.String(), "services: there are 201"},
 		{"too large", "# " + strings.Repeat("x", MaxBytes), "more than the 1048576 bytes"},
 	} {
