@@ -301,8 +301,9 @@ func TestChartTakesOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newServer(t)
-	s.kubectl(t, "apply", "-k", "guard")
-	s.kubectl(t, "apply", "-k", "base")
+	for _, dir := range []string{"guard", "crds", "base"} {
+		s.kubectl(t, "apply", "-k", dir)
+	}
 	if _, err := helm(t, "install", release, chartDir, "--namespace", system, "--kubeconfig", s.kubeconfig); err == nil ||
 		!strings.Contains(err.Error(), "cannot be imported into the current release") {
 		t.Errorf("a second installation beside the first: %v", err)

@@ -115,9 +115,9 @@ func kustomize(t *testing.T, dir string) string {
 	return string(manifest)
 }
 
-// TestChart_DefaultsEqualBase compares the chart with default values with deploy/guard and deploy/base.
+// TestChart_DefaultsEqualBase compares the chart with default values with deploy/guard, deploy/crds and deploy/base.
 func TestChart_DefaultsEqualBase(t *testing.T) {
-	want := objects(t, kustomize(t, "base")+"\n---\n"+kustomize(t, "guard"))
+	want := objects(t, kustomize(t, "base")+"\n---\n"+kustomize(t, "crds")+"\n---\n"+kustomize(t, "guard"))
 	delete(want, "Namespace/"+system) // helm install --create-namespace
 	got := objects(t, mustTemplate(t, "--skip-tests"))
 	for _, all := range []map[string]*unstructured.Unstructured{want, got} {
@@ -126,7 +126,7 @@ func TestChart_DefaultsEqualBase(t *testing.T) {
 		}
 	}
 	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("deploy/base with deploy/guard, and the chart with default values, differ (-base +chart):\n%s", d)
+		t.Errorf("deploy/base with deploy/crds and deploy/guard, and the chart with default values, differ (-base +chart):\n%s", d)
 	}
 }
 

@@ -47,7 +47,7 @@ func installCommand(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "install [-- CONTROLLER FLAGS]",
 		Short: "Install or upgrade the controller and its CRDs",
-		Long: "Applies the manifests of deploy/base in the cluster of each context and waits until the controller is available. Flags\n" +
+		Long: "Applies the manifests of deploy/crds and deploy/base in the cluster of each context and waits until the controller is available. Flags\n" +
 			"after -- are passed to the controller (docs/reference/flags.md). Installed CRDs of a newer release are kept.\n" +
 			"A cluster becomes a member of a clusterset when it has an identity: kubectl mcs join.",
 		Example: "  kubectl mcs install --context cls1,cls2 \\\n" +
