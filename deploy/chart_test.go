@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/golden"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/cost"
 )
 
 const (
@@ -318,6 +320,44 @@ func TestChart_RejectsInvalidValues(t *testing.T) {
 				t.Errorf("--set %s: %v, want an error with %q", tt.set, err, tt.want)
 			}
 		})
+	}
+}
+
+// TestChart_SaysTheCost compares the notes with the line of kubectl mcs install.
+func TestChart_SaysTheCost(t *testing.T) {
+	const etcd = "registry=etcd,etcd.endpoints={https://etcd.example.com:2379}"
+	for name, tt := range map[string]struct {
+		set     string
+		options cost.Options
+	}{
+		"the default":               {"", cost.Options{Poll: time.Second, View: true}},
+		"without the instance view": {"instanceView=false", cost.Options{Poll: time.Second}},
+		"everything": {
+			"cloudMapServices.services[0].name=orders,migration.importFromAwsController=true,importFrom={cloudmap\\,region=a,cloudmap\\,region=b}",
+			cost.Options{Poll: time.Second, View: true, Mapped: true, Legacy: true, Further: true},
+		},
+		"etcd":                      {etcd, cost.Options{View: true}},
+		"etcd with mapped services": {etcd + ",cloudMapServices.services[0].name=orders", cost.Options{View: true, Mapped: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, err := helm(t, "install", release, chartDir, "--namespace", system, "--dry-run=client", "--set", tt.set)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, notes, _ := strings.Cut(out, "\nNOTES:\n")
+			var got string
+			for line := range strings.Lines(notes) {
+				if strings.HasPrefix(line, "AWS bills") {
+					got = strings.TrimSpace(line)
+				}
+			}
+			if want := strings.ReplaceAll(tt.options.Forecast(), "--instance-view=false", "instanceView: false"); got != want {
+				t.Errorf("got  %s\nwant %s", got, want)
+			}
+		})
+	}
+	if records := cost.Dollars(cost.OfInstances(cost.MaxRecords)); records != "$6.60" {
+		t.Errorf("the notes name $6.60 for records, which cost %s", records)
 	}
 }
 

@@ -183,3 +183,31 @@ capabilities:
 {{- end }}
 {{- end }}
 {{- end }}
+
+{{/* The line about costs that kubectl mcs install prints: package cost computes the amounts, and a test compares the lines. */}}
+{{- define "cost" -}}
+{{- $v := .Values }}
+{{- $parts := list }}
+{{- if eq $v.registry "cloudmap" }}
+{{- $parts = append $parts (ternary "at most about $6.60 for records, and requests by the poll intervals" "at most about $9.25 for requests and records" (or (ne $v.pollInterval "") (ne $v.pollIntervalWithNotifications ""))) }}
+{{- end }}
+{{- if $v.cloudMapServices }}
+{{- $parts = append $parts "at most $1.75 for mapped services" }}
+{{- end }}
+{{- if $v.migration.importFromAwsController }}
+{{- $parts = append $parts "$0.61 for each service that legacy clusters export" }}
+{{- end }}
+{{- range $v.importFrom }}
+{{- if and (hasPrefix "cloudmap" .) (not (has "$2.63 for each further registry" $parts)) }}
+{{- $parts = append $parts "$2.63 for each further registry" }}
+{{- end }}
+{{- end }}
+{{- if and $v.instanceView (eq $v.registry "cloudmap") }}
+{{- $parts = append $parts "$50 for each 50 exported services with 10 endpoints, which instanceView: false saves" }}
+{{- end }}
+{{- if $parts }}
+{{- $last := last $parts }}
+{{- $first := initial $parts }}
+{{- printf "AWS bills each cluster per month %s (prices of 2025-08-01: docs/cost.md)" (ternary (printf "%s, and %s" (join ", " $first) $last) $last (ne (len $first) 0)) }}
+{{- end }}
+{{- end }}
