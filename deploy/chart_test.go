@@ -308,6 +308,7 @@ func TestChart_RejectsInvalidValues(t *testing.T) {
 		"only trusted keys, and none":         {"trustedKeys.only=true", "needs trustedKeys.keys"},
 		"a certificate for metrics over HTTP": {"metrics.secure=false,metrics.tls.secret=x", "metrics.tls.secret needs metrics.secure"},
 		"a reader without name":               {"metrics.readers[0].kind=ServiceAccount", "name"},
+		"a role without its ServiceAccount":   {"serviceAccount.create=false,serviceAccount.irsaRoleArn=arn:aws:iam::111122223333:role/mcs", "annotate yours"},
 		"a short public key":                  {"trustedKeys.keys.cls1=abc", "cls1"},
 		"an unknown registry":                 {"registry=consul", "registry"},
 		"a duration without unit":             {"pollInterval=5", "pollInterval"},

@@ -165,6 +165,9 @@ capabilities:
 {{- if ne (empty $v.etcd.username) (empty $v.etcd.passwordSecret) }}
 {{- fail "etcd.username and etcd.passwordSecret belong together: set both or none" }}
 {{- end }}
+{{- if and (not $v.serviceAccount.create) (or $v.serviceAccount.irsaRoleArn $v.serviceAccount.annotations) }}
+{{- fail "serviceAccount.irsaRoleArn and annotations are set on a ServiceAccount that the chart creates: with serviceAccount.create=false, annotate yours" }}
+{{- end }}
 {{- if and $v.trustedKeys.only (not $v.trustedKeys.keys) }}
 {{- fail "trustedKeys.only needs trustedKeys.keys: without them no other cluster is believed" }}
 {{- end }}
