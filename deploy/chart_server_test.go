@@ -296,8 +296,9 @@ func TestSigningKeyIsKept(t *testing.T) {
 	}
 }
 
-// TestServiceAccountOfEksctl installs with all tools but the plugin after eksctl create iamserviceaccount has
-// made the ServiceAccount with its role: the role stays, and uninstalling the chart keeps both.
+// TestServiceAccountOfEksctl installs with all tools but the plugin after eksctl create
+// iamserviceaccount has made the ServiceAccount with its role: the role stays, and uninstalling the
+// chart keeps both.
 func TestServiceAccountOfEksctl(t *testing.T) {
 	if _, err := helm(t, "version"); err != nil {
 		t.Fatal(err)

@@ -117,7 +117,8 @@ func kustomize(t *testing.T, dir string) string {
 	return string(manifest)
 }
 
-// TestChart_DefaultsEqualBase compares the chart with default values with deploy/guard, deploy/crds and deploy/base.
+// TestChart_DefaultsEqualBase compares the chart with default values with deploy/guard, deploy/crds
+// and deploy/base.
 func TestChart_DefaultsEqualBase(t *testing.T) {
 	want := objects(t, kustomize(t, "base")+"\n---\n"+kustomize(t, "crds")+"\n---\n"+kustomize(t, "guard"))
 	delete(want, "Namespace/"+system) // helm install --create-namespace

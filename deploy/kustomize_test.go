@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestKustomizations_HaveNoCRDs checks that kubectl delete -k deletes CRDs, and all ServiceExports of
-// the cluster with them, only for the folder of the CRDs.
+// TestKustomizations_HaveNoCRDs checks that kubectl delete -k deletes CRDs, and all ServiceExports
+// of the cluster with them, only for the folder of the CRDs.
 func TestKustomizations_HaveNoCRDs(t *testing.T) {
 	overlays, err := filepath.Glob("overlays/*")
 	if err != nil || len(overlays) == 0 {
@@ -30,8 +30,8 @@ func TestKustomizations_HaveNoCRDs(t *testing.T) {
 	}
 }
 
-// TestKustomizations_ByURL renders the folders that users install from the URL of a repository, here
-// a copy on this machine, as kubectl apply -k "github.com/…?ref=v0.1.0" does.
+// TestKustomizations_ByURL renders the folders that users install from the URL of a repository,
+// here a copy on this machine, as kubectl apply -k "github.com/…?ref=v0.1.0" does.
 func TestKustomizations_ByURL(t *testing.T) {
 	repository := t.TempDir()
 	if err := os.CopyFS(filepath.Join(repository, "deploy"), os.DirFS(".")); err != nil {

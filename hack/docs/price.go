@@ -81,8 +81,8 @@ func (m costModels) priceOptions() string {
 	return t.String()
 }
 
-// legacyImport returns the price of the discovery requests for services with instances of the legacy
-// controller, and for others.
+// legacyImport returns the price of the discovery requests for services with instances of the
+// legacy controller, and for others.
 func legacyImport(used, others int) (price float64) {
 	for operation, n := range legacy.RequestsPerMinute(used, others) {
 		if cost.IsDiscovery(operation) {

@@ -9,7 +9,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/mapped/servicesfile"
 )
 
-// TestModels compares the constants of package cost, which imports neither, with the packages legacy and mapped.
+// TestModels compares the constants of package cost, which imports neither, with the packages
+// legacy and mapped.
 func TestModels(t *testing.T) {
 	reads := 0.
 	for operation, n := range legacy.RequestsPerMinute(1, 0) {

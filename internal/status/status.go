@@ -42,7 +42,8 @@ type Status struct {
 	// Audited is the time at which all records of this cluster in the registry were read last, to find those that others have deleted. It is nil before, and
 	// in a registry that shows such changes at once.
 	Audited *time.Time `json:"audited,omitempty"`
-	// Stored counts the instances of this cluster that AWS Cloud Map stores and bills, nil in another registry.
+	// Stored counts the instances of this cluster that AWS Cloud Map stores and bills, nil in
+	// another registry.
 	Stored *Stored `json:"stored,omitempty"`
 	// Members are the clusters of the clusterset, sorted by ID.
 	Members []Member `json:"members,omitempty"`

@@ -357,7 +357,8 @@ func (f *clusterFacts) mappedChecks() []check.Check {
 }
 
 // costChecks describes AWS's bill for this cluster, as its instances and the requests of the last
-// minute are. It is empty if AWS bills nothing, and for controllers that do not count their instances.
+// minute are. It is empty if AWS bills nothing, and for controllers that do not count their
+// instances.
 func (f *clusterFacts) costChecks() []check.Check {
 	var use cost.Use
 	for _, r := range f.controller.Requests {

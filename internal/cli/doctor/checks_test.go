@@ -326,7 +326,8 @@ func TestWaitForChecks(t *testing.T) {
 	}
 }
 
-// TestCostChecks: the bill is that of the instances and of the discovery requests of the last minute.
+// TestCostChecks: the bill is that of the instances and of the discovery requests of the last
+// minute.
 func TestCostChecks(t *testing.T) {
 	reads := []status.Request{
 		{Operation: "DiscoverInstances", Result: "ok", Count: 12}, {Operation: "DiscoverInstancesRevision", Result: "ok", Count: 8}, {Operation: "RegisterInstance", Result: "ok", Count: 5},

@@ -70,8 +70,8 @@ func limitUsed(t *testing.T, gatherer prometheus.Gatherer, limit string) float64
 	return -1
 }
 
-// TestStoredIsCounted: the report has the instances that Cloud Map has of the cluster, of its records
-// and of the instance view.
+// TestStoredIsCounted: the report has the instances that Cloud Map has of the cluster, of its
+// records and of the instance view.
 func TestStoredIsCounted(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	cfg := fast(cls1)

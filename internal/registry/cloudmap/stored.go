@@ -10,7 +10,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// StoredInstances returns the number of Cloud Map instances that hold the member record, its copy and the pages of a cluster.
+// StoredInstances returns the number of Cloud Map instances that hold the member record, its copy
+// and the pages of a cluster.
 func StoredInstances(clusterID string, exports []mcs.Export) (int, error) {
 	pages := map[int]map[mcs.Key]mcs.Export{}
 	for _, exp := range exports {

@@ -1,6 +1,6 @@
 // Package cost computes the requests of a cluster to AWS Cloud Map while nothing changes, and AWS's
-// bill for them and for the registered instances. docs/cost.md, kubectl mcs and the notes of the chart
-// show it. It imports nothing of the registry, so that the plugin needs no AWS SDK.
+// bill for them and for the registered instances. docs/cost.md, kubectl mcs and the notes of the
+// chart show it. It imports nothing of the registry, so that the plugin needs no AWS SDK.
 package cost
 
 import (
@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// AWS's prices in US dollars, as its price list of PriceDate has them in eu-south-2, ap-southeast-5,
-// us-gov-west-1 and a fourth Region (a copy of the list: AWSCloudMap.csv in the dataset
-// labofsahil/aws-pricing-dataset at Hugging Face). Other Regions were not seen.
+// AWS's prices in US dollars, as its price list of PriceDate has them in eu-south-2,
+// ap-southeast-5, us-gov-west-1 and a fourth Region (a copy of the list: AWSCloudMap.csv in the
+// dataset labofsahil/aws-pricing-dataset at Hugging Face). Other Regions were not seen.
 const (
 	PriceDate = "2025-08-01"
 	// PerInstance is the price of a registered instance for a month: rows Cloud-Map-Resources.
 	PerInstance = 0.10
-	// PerMillion is the price of a million discovery requests: "$1.00 per million API calls", and rows
-	// Cloud-Map-DIR-API-Calls, which are DiscoverInstancesRevision, with $0.000001 each.
+	// PerMillion is the price of a million discovery requests: "$1.00 per million API calls", and
+	// rows Cloud-Map-DIR-API-Calls, which are DiscoverInstancesRevision, with $0.000001 each.
 	PerMillion = 1.00
 )
 
@@ -31,17 +31,18 @@ const (
 	AuditInterval = 2 * time.Minute
 	// ViewInterval is the time between two reads of the instance view, of one service each.
 	ViewInterval = time.Minute
-	// FurtherPoll is the time between two polls of a further registry, which peer notifications do not cover.
+	// FurtherPoll is the time between two polls of a further registry, which peer notifications do
+	// not cover.
 	FurtherPoll = time.Second
 )
 
 const (
-	// MaxRecords is the number of instances of a cluster's member record, its copy, and 64 pages of one
-	// instance each. TestStoredInstances compares it with 3,000 services of 10 endpoints.
+	// MaxRecords is the number of instances of a cluster's member record, its copy, and 64 pages of
+	// one instance each. TestStoredInstances compares it with 3,000 services of 10 endpoints.
 	MaxRecords = 2 + 64
-	// LegacyReads are the discovery requests per minute and service for which clusters with the legacy
-	// controller have instances, MappedReads those for services of ECS and EC2 at most. TestModels
-	// compares both with the packages legacy and mapped.
+	// LegacyReads are the discovery requests per minute and service for which clusters with the
+	// legacy controller have instances, MappedReads those for services of ECS and EC2 at most.
+	// TestModels compares both with the packages legacy and mapped.
 	LegacyReads, MappedReads = 14, 40
 )
 
@@ -67,8 +68,8 @@ func (m Model) TotalPerMinute() (total float64) {
 	return total
 }
 
-// ViewRequestsPerMinute returns the DiscoverInstances per minute that the instance view adds at most: it
-// reads one service in turn.
+// ViewRequestsPerMinute returns the DiscoverInstances per minute that the instance view adds at
+// most: it reads one service in turn.
 func ViewRequestsPerMinute() float64 { return PerMinute(ViewInterval) }
 
 // PerMinute returns how often an interval fits into a minute.
@@ -99,21 +100,21 @@ func Dollars(amount float64) string {
 
 // Options are the options of a cluster that determine its bill.
 type Options struct {
-	// Poll is the time between two polls without peer notifications, 0 if the registry is another one
-	// than AWS Cloud Map.
+	// Poll is the time between two polls without peer notifications, 0 if the registry is another
+	// one than AWS Cloud Map.
 	Poll time.Duration
 	// View is --instance-view.
 	View bool
-	// Mapped, Legacy and Further report whether services of ECS and EC2 are mapped, exports of the legacy
-	// controller are imported, and there are further registries in AWS Cloud Map.
+	// Mapped, Legacy and Further report whether services of ECS and EC2 are mapped, exports of the
+	// legacy controller are imported, and there are further registries in AWS Cloud Map.
 	Mapped, Legacy, Further bool
 }
 
 // source ends each line about costs.
 const source = "prices of " + PriceDate + ": docs/cost.md"
 
-// Forecast describes the bill of a cluster before its services are known, in one line. It is "" if AWS
-// bills nothing.
+// Forecast describes the bill of a cluster before its services are known, in one line. It is "" if
+// AWS bills nothing.
 func (o Options) Forecast() string {
 	var parts []string
 	if o.Poll > 0 {
@@ -149,8 +150,8 @@ func list(parts []string) string {
 
 // Use is the use that one cluster makes of AWS Cloud Map.
 type Use struct {
-	// Records and View are the numbers of its registered instances: of its member record and pages, and of
-	// the instance view.
+	// Records and View are the numbers of its registered instances: of its member record and pages,
+	// and of the instance view.
 	Records, View int
 	// Discovery is the number of its discovery requests per minute.
 	Discovery float64

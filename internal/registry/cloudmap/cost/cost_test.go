@@ -13,8 +13,8 @@ func TestDollars(t *testing.T) {
 	}
 }
 
-// The amounts are computed by hand: 60.5 × 43,800 = 2,649,900 requests are $2.65, with 66 records of
-// $0.10 $9.25; 40 × 43,800 = 1,752,000 are $1.75; 14 × 43,800 = 613,200 are $0.61; 60 × 43,800 =
+// The amounts are computed by hand: 60.5 × 43,800 = 2,649,900 requests are $2.65, with 66 records
+// of $0.10 $9.25; 40 × 43,800 = 1,752,000 are $1.75; 14 × 43,800 = 613,200 are $0.61; 60 × 43,800 =
 // 2,628,000 are $2.63; 500 instances are $50.
 func TestForecast(t *testing.T) {
 	tests := map[string]struct {

@@ -246,7 +246,8 @@ func (s *State) ListMembers() ([]registry.Member, error) {
 	return s.catalogs.list(), nil
 }
 
-// memberRecords is the number of instances of a cluster beside its pages: the member record and its copy.
+// memberRecords is the number of instances of a cluster beside its pages: the member record and its
+// copy.
 const memberRecords = 2
 
 // Report returns the report for the status endpoint, without the instance view.
