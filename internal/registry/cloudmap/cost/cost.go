@@ -41,9 +41,11 @@ const (
 	// one instance each. TestStoredInstances compares it with 3,000 services of 10 endpoints.
 	MaxRecords = 2 + 64
 	// LegacyReads are the discovery requests per minute and service for which clusters with the
-	// legacy controller have instances, MappedReads those for services of ECS and EC2 at most.
-	// TestModels compares both with the packages legacy and mapped.
-	LegacyReads, MappedReads = 14, 40
+	// legacy controller have instances. TestModels compares them with package legacy.
+	LegacyReads = 14
+	// MappedReads are the discovery requests per minute for services of ECS and EC2, whatever their
+	// number. TestModels compares them with package mapped.
+	MappedReads = 40
 )
 
 // A Model computes the requests of a cluster while nothing changes, without the instance view.
