@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -295,14 +296,52 @@ func TestSigningKeyIsKept(t *testing.T) {
 	}
 }
 
+// TestServiceAccountOfEksctl installs with all tools but the plugin after eksctl create
+// iamserviceaccount has made the ServiceAccount with its role: the role stays, and uninstalling the
+// chart keeps both.
+func TestServiceAccountOfEksctl(t *testing.T) {
+	if _, err := helm(t, "version"); err != nil {
+		t.Fatal(err)
+	}
+	const role, arn = "eks.amazonaws.com/role-arn", "arn:aws:iam::111122223333:role/eksctl-cls1-mcs"
+	s := newServer(t)
+	s.kubectl(t, "create", "namespace", system)
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{
+		Namespace: system, Name: release + "-manager", Annotations: map[string]string{role: arn}, Labels: map[string]string{"app.kubernetes.io/managed-by": "eksctl"},
+	}}
+	if err := s.Create(t.Context(), account); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := helm(t, "install", release, chartDir, "--namespace", system, "--kubeconfig", s.kubeconfig); err == nil ||
+		!strings.Contains(err.Error(), "cannot be imported into the current release") {
+		t.Errorf("the chart creates a ServiceAccount that exists: %v", err)
+	}
+	for _, step := range []struct {
+		name string
+		run  func()
+	}{
+		{"helm install", func() { s.install(t, chartDir, "--set", "serviceAccount.create=false") }},
+		{"helm uninstall", func() { s.helm(t, "uninstall", release) }},
+		{"kubectl apply", func() { s.kubectl(t, "apply", "-k", "base") }},
+		{"kubectl apply --server-side", func() { s.kubectl(t, "apply", "-k", "base", "--server-side", "--force-conflicts") }},
+	} {
+		step.run()
+		var now corev1.ServiceAccount
+		if err := s.Get(t.Context(), client.ObjectKeyFromObject(account), &now); err != nil || now.Annotations[role] != arn {
+			t.Errorf("after %s the ServiceAccount has the annotations %v (%v), want the role of eksctl", step.name, now.Annotations, err)
+		}
+	}
+}
+
 // TestChartTakesOver takes over an installation by kubectl with Helm, as in docs/install.md.
 func TestChartTakesOver(t *testing.T) {
 	if _, err := helm(t, "version"); err != nil {
 		t.Fatal(err)
 	}
 	s := newServer(t)
-	s.kubectl(t, "apply", "-k", "guard")
-	s.kubectl(t, "apply", "-k", "base")
+	for _, dir := range []string{"guard", "crds", "base"} {
+		s.kubectl(t, "apply", "-k", dir)
+	}
 	if _, err := helm(t, "install", release, chartDir, "--namespace", system, "--kubeconfig", s.kubeconfig); err == nil ||
 		!strings.Contains(err.Error(), "cannot be imported into the current release") {
 		t.Errorf("a second installation beside the first: %v", err)

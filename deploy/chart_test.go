@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/golden"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/cost"
 )
 
 const (
@@ -115,9 +117,10 @@ func kustomize(t *testing.T, dir string) string {
 	return string(manifest)
 }
 
-// TestChart_DefaultsEqualBase compares the chart with default values with deploy/guard and deploy/base.
+// TestChart_DefaultsEqualBase compares the chart with default values with deploy/guard, deploy/crds
+// and deploy/base.
 func TestChart_DefaultsEqualBase(t *testing.T) {
-	want := objects(t, kustomize(t, "base")+"\n---\n"+kustomize(t, "guard"))
+	want := objects(t, kustomize(t, "base")+"\n---\n"+kustomize(t, "crds")+"\n---\n"+kustomize(t, "guard"))
 	delete(want, "Namespace/"+system) // helm install --create-namespace
 	got := objects(t, mustTemplate(t, "--skip-tests"))
 	for _, all := range []map[string]*unstructured.Unstructured{want, got} {
@@ -126,7 +129,7 @@ func TestChart_DefaultsEqualBase(t *testing.T) {
 		}
 	}
 	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("deploy/base with deploy/guard, and the chart with default values, differ (-base +chart):\n%s", d)
+		t.Errorf("deploy/base with deploy/crds and deploy/guard, and the chart with default values, differ (-base +chart):\n%s", d)
 	}
 }
 
@@ -306,6 +309,7 @@ func TestChart_RejectsInvalidValues(t *testing.T) {
 		"only trusted keys, and none":         {"trustedKeys.only=true", "needs trustedKeys.keys"},
 		"a certificate for metrics over HTTP": {"metrics.secure=false,metrics.tls.secret=x", "metrics.tls.secret needs metrics.secure"},
 		"a reader without name":               {"metrics.readers[0].kind=ServiceAccount", "name"},
+		"a role without its ServiceAccount":   {"serviceAccount.create=false,serviceAccount.irsaRoleArn=arn:aws:iam::111122223333:role/mcs", "annotate yours"},
 		"a short public key":                  {"trustedKeys.keys.cls1=abc", "cls1"},
 		"an unknown registry":                 {"registry=consul", "registry"},
 		"a duration without unit":             {"pollInterval=5", "pollInterval"},
@@ -318,6 +322,44 @@ func TestChart_RejectsInvalidValues(t *testing.T) {
 				t.Errorf("--set %s: %v, want an error with %q", tt.set, err, tt.want)
 			}
 		})
+	}
+}
+
+// TestChart_SaysTheCost compares the notes with the line of kubectl mcs install.
+func TestChart_SaysTheCost(t *testing.T) {
+	const etcd = "registry=etcd,etcd.endpoints={https://etcd.example.com:2379}"
+	for name, tt := range map[string]struct {
+		set     string
+		options cost.Options
+	}{
+		"the default":               {"", cost.Options{Poll: time.Second, View: true}},
+		"without the instance view": {"instanceView=false", cost.Options{Poll: time.Second}},
+		"everything": {
+			"cloudMapServices.services[0].name=orders,migration.importFromAwsController=true,importFrom={cloudmap\\,region=a,cloudmap\\,region=b}",
+			cost.Options{Poll: time.Second, View: true, Mapped: true, Legacy: true, Further: true},
+		},
+		"etcd":                      {etcd, cost.Options{View: true}},
+		"etcd with mapped services": {etcd + ",cloudMapServices.services[0].name=orders", cost.Options{View: true, Mapped: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, err := helm(t, "install", release, chartDir, "--namespace", system, "--dry-run=client", "--set", tt.set)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, notes, _ := strings.Cut(out, "\nNOTES:\n")
+			var got string
+			for line := range strings.Lines(notes) {
+				if strings.HasPrefix(line, "AWS bills") {
+					got = strings.TrimSpace(line)
+				}
+			}
+			if want := strings.ReplaceAll(tt.options.Forecast(), "--instance-view=false", "instanceView: false"); got != want {
+				t.Errorf("got  %s\nwant %s", got, want)
+			}
+		})
+	}
+	if records := cost.Dollars(cost.OfInstances(cost.MaxRecords)); records != "$6.60" {
+		t.Errorf("the notes name $6.60 for records, which cost %s", records)
 	}
 }
 

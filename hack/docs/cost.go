@@ -16,19 +16,17 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/cloudmaptest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/cost"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/mapped"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/mapped/servicesfile"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/attack"
 )
 
-// monthMinutes is the month of AWS's price lists in minutes: 730 hours.
-const monthMinutes = 730 * 60
-
 // costModels are the requests with and without peer notifications at the default settings.
 type costModels struct {
 	settings            config.Registry
-	with, without       cloudmap.CostModel
+	with, without       cost.Model
 	discovers, discover float64 // DiscoverInstances per minute, with and without
 }
 
@@ -36,11 +34,15 @@ func newFigures() (*figures, error) {
 	settings := config.Default().Registry
 	m := costModels{
 		settings: settings,
-		with:     cloudmap.CostModel{Poll: settings.PollIntervalWithNotifications, Heartbeat: settings.HeartbeatInterval},
-		without:  cloudmap.CostModel{Poll: settings.PollInterval, Heartbeat: settings.HeartbeatInterval},
+		with:     cost.Model{Poll: settings.PollIntervalWithNotifications, Heartbeat: settings.HeartbeatInterval},
+		without:  cost.Model{Poll: settings.PollInterval, Heartbeat: settings.HeartbeatInterval},
 	}
 	m.discovers, m.discover = m.with.RequestsPerMinute()["DiscoverInstances"], m.without.RequestsPerMinute()["DiscoverInstances"]
 	stored, err := storedInstances()
+	if err != nil {
+		return nil, err
+	}
+	bills, err := m.priceByClusters()
 	if err != nil {
 		return nil, err
 	}
@@ -50,12 +52,16 @@ func newFigures() (*figures, error) {
 		"requests":              fmt.Sprintf("%g", m.with.TotalPerMinute()),
 		"requests-when-silent":  fmt.Sprintf("%g", m.without.TotalPerMinute()),
 		"steady-requests":       m.steadyRequests(),
-		"view-requests":         fmt.Sprintf("%g `DiscoverInstances` per minute, %s a month,", cloudmap.ViewRequestsPerMinute(), grouped(cloudmap.ViewRequestsPerMinute()*monthMinutes)),
+		"view-requests":         fmt.Sprintf("%g `DiscoverInstances` per minute, %s a month,", cost.ViewRequestsPerMinute(), grouped(cost.ViewRequestsPerMinute()*cost.MonthMinutes)),
 		"view-changes":          viewChanges(),
 		"requests-by-clusters":  m.requestsByClusters(),
 		"stored-instances":      stored,
+		"prices":                prices(),
+		"price-date":            cost.PriceDate,
+		"price-by-clusters":     bills,
+		"price-options":         m.priceOptions(),
 		"price-formula":         m.priceFormula(),
-		"price-when-silent":     fmt.Sprintf("%s instead of %s", grouped(m.discover*monthMinutes), grouped(m.discovers*monthMinutes)),
+		"price-when-silent":     fmt.Sprintf("%s instead of %s", grouped(m.discover*cost.MonthMinutes), grouped(m.discovers*cost.MonthMinutes)),
 		"legacy-requests":       m.legacyRequests(),
 		"mapped-requests":       mappedRequests(),
 		"mapped-cost":           mappedCost(),
@@ -84,7 +90,7 @@ func mappedCost() string {
 	for _, services := range []int{1, 3, 10, 50, servicesfile.MaxServices} {
 		perMinute := mapped.RequestsPerMinute(services, 1)
 		reads, lists := perMinute["DiscoverInstances"], perMinute["ListServices"]
-		t.row(fmt.Sprint(services), fmt.Sprint(reads), fmt.Sprint(lists), grouped(reads*monthMinutes), grouped(lists*monthMinutes))
+		t.row(fmt.Sprint(services), fmt.Sprint(reads), fmt.Sprint(lists), grouped(reads*cost.MonthMinutes), grouped(lists*cost.MonthMinutes))
 	}
 	return t.String()
 }
@@ -134,7 +140,7 @@ func staleRequests() string {
 	}
 	return fmt.Sprintf("a cluster with %d services of %d endpoints with one port that becomes stale costs at most %s, and %g `DiscoverInstances` a minute while it is stale, in the cluster with the flag. "+
 		"When it is back, as after each start with `--unready-instances=unhealthy`, it sends %d `DiscoverInstances` for the health, and the list and the writes that are necessary.",
-		services, exampleEndpoints, strings.Join(words, ", "), cloudmap.ViewRequestsPerMinute(), instances.CheckRequests(services))
+		services, exampleEndpoints, strings.Join(words, ", "), cost.ViewRequestsPerMinute(), instances.CheckRequests(services))
 }
 
 // viewChange returns the requests for one endpoint that becomes unready, of a service with a number of ports.
@@ -158,16 +164,16 @@ func (m costModels) steadyRequests() string {
 	with, without := m.with.RequestsPerMinute(), m.without.RequestsPerMinute()
 	purposes := map[string]string{
 		"DiscoverInstances": fmt.Sprintf("polls of `members` every %s (%s without), a read of the own pages every %s",
-			interval(m.with.Poll), interval(m.without.Poll), interval(cloudmap.AuditInterval())),
+			interval(m.with.Poll), interval(m.without.Poll), interval(cost.AuditInterval)),
 		"RegisterInstance": fmt.Sprintf("the heartbeat, every %s", interval(m.with.Heartbeat)),
 	}
 	t := newTable("operation", "purpose", "per minute, with [peer notifications](operations.md#peer-notifications)", "without", "per month, with", "without")
 	for _, operation := range []string{"DiscoverInstances", "RegisterInstance"} {
 		t.row("`"+operation+"`", purposes[operation], fmt.Sprint(with[operation]), fmt.Sprint(without[operation]),
-			grouped(with[operation]*monthMinutes), grouped(without[operation]*monthMinutes))
+			grouped(with[operation]*cost.MonthMinutes), grouped(without[operation]*cost.MonthMinutes))
 	}
 	t.row("all", "", fmt.Sprint(m.with.TotalPerMinute()), fmt.Sprint(m.without.TotalPerMinute()),
-		grouped(m.with.TotalPerMinute()*monthMinutes), grouped(m.without.TotalPerMinute()*monthMinutes))
+		grouped(m.with.TotalPerMinute()*cost.MonthMinutes), grouped(m.without.TotalPerMinute()*cost.MonthMinutes))
 	return t.String()
 }
 
@@ -176,9 +182,9 @@ func (m costModels) requestsByClusters() string {
 		"legacy controller, 50 services", "300 services", "3,000 services")
 	const changesPerMonth = 1000 * 730 / 24.
 	for _, clusters := range []float64{2, 10, 50} {
-		discovers := m.discovers * monthMinutes * clusters
-		t.row(grouped(clusters), grouped(discovers), grouped(discovers+changesPerMonth*2*clusters), grouped(m.with.TotalPerMinute()*monthMinutes*clusters),
-			grouped(legacyRequests(50)*monthMinutes*clusters), grouped(legacyRequests(300)*monthMinutes*clusters), grouped(legacyRequests(3000)*monthMinutes*clusters))
+		discovers := m.discovers * cost.MonthMinutes * clusters
+		t.row(grouped(clusters), grouped(discovers), grouped(discovers+changesPerMonth*2*clusters), grouped(m.with.TotalPerMinute()*cost.MonthMinutes*clusters),
+			grouped(legacyRequests(50)*cost.MonthMinutes*clusters), grouped(legacyRequests(300)*cost.MonthMinutes*clusters), grouped(legacyRequests(3000)*cost.MonthMinutes*clusters))
 	}
 	return t.String()
 }
@@ -187,20 +193,23 @@ func (m costModels) priceFormula() string {
 	ofMapped := mapped.RequestsPerMinute(servicesfile.MaxServices, 1)["DiscoverInstances"]
 	var lines []string
 	for _, term := range [][2]string{
-		{fmt.Sprintf("D = %s × clusters + 2 × clusters × changes a month", grouped(m.discovers*monthMinutes)), "discovery requests, with peer notifications"},
-		{fmt.Sprintf("    + %s × clusters that map services", grouped(ofMapped*monthMinutes)), "at most, for services of ECS and EC2"},
+		{fmt.Sprintf("D = %s × clusters + 2 × clusters × changes a month", grouped(m.discovers*cost.MonthMinutes)), "discovery requests, with peer notifications"},
+		{fmt.Sprintf("    + %s × clusters that map services", grouped(ofMapped*cost.MonthMinutes)), "at most, for services of ECS and EC2"},
 		{"R = records, pages and instance view of all clusters", "registered instances"},
 	} {
 		lines = append(lines, fmt.Sprintf("    %-58s %s", term[0], term[1]))
 	}
 	return strings.Join(lines, "\n") + `
 
-    per month = D / 1,000,000 × price of a million discovery requests  +  R × price of a registered resource per month`
+    per month = D / 1,000,000 × ` + cost.Dollars(cost.PerMillion) + ` + R × ` + cost.Dollars(cost.PerInstance)
 }
 
 // legacyRequests returns the requests of the legacy controller per minute and cluster: it reads each service when its cache of 5 s
 // has expired, in the next of its rounds of 2 s, and lists namespaces and services every 12 s.
-func legacyRequests(services int) float64 { return 60/6*float64(services) + 2*60/12 }
+func legacyRequests(services int) float64 { return legacyReads(services) + 2*60/12 }
+
+// legacyReads returns the DiscoverInstances among them.
+func legacyReads(services int) float64 { return 60 / 6 * float64(services) }
 
 func (m costModels) legacyRequests() string {
 	t := newTable("requests per minute and cluster", "this controller", "legacy controller")

@@ -230,9 +230,15 @@ func (b *builder) packageChart() error {
 	return b.writeArchive(name, entries)
 }
 
-// writeManifests writes the manifests for kubectl apply, one file per registry.
+// manifests are the files for kubectl apply, with their folders: the CRDs, and the controller for
+// each registry. With one file for both, kubectl delete -f would delete all ServiceExports.
+var manifests = map[string]string{
+	"crds.yaml": "deploy/crds", "install-cloudmap.yaml": "deploy/base", "install-etcd.yaml": "deploy/overlays/etcd",
+}
+
+// writeManifests writes the manifests for kubectl apply.
 func (b *builder) writeManifests() error {
-	for name, folder := range map[string]string{"install-cloudmap.yaml": "deploy/base", "install-etcd.yaml": "deploy/overlays/etcd"} {
+	for name, folder := range manifests {
 		fmt.Println("rendering", name)
 		text, err := renderManifests(b.work, folder, b.images[0])
 		if err != nil {

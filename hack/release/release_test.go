@@ -417,5 +417,15 @@ func TestRenderManifests(t *testing.T) {
 		if !strings.HasPrefix(string(text), "apiVersion: v1\nkind: Namespace\n") {
 			t.Errorf("%s begins with %.60s", folder, text)
 		}
+		if strings.Contains(string(text), "kind: CustomResourceDefinition") {
+			t.Errorf("%s has CRDs, which kubectl delete -f would delete with all ServiceExports", folder)
+		}
+	}
+	crds, err := renderManifests(t.TempDir(), "../../deploy/crds", image{chartName, digest})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if objects, all := strings.Count(string(crds), "\nkind: "), strings.Count(string(crds), "\nkind: CustomResourceDefinition\n"); all != 3 || objects != all {
+		t.Errorf("deploy/crds has %d objects, %d of them CRDs, want 3", objects, all)
 	}
 }

@@ -236,7 +236,7 @@ func (r *Registry) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&r.Name, "registry", r.Name,
 		"Registry of the clusterset: "+RegistryCloudMap+" or "+RegistryEtcd+".")
 	flags.BoolVar(&r.InstanceView, "instance-view", r.InstanceView,
-		"Register each exported endpoint as a Cloud Map instance, for users and other AWS services. Imports do not need it.")
+		"Register each exported endpoint as a Cloud Map instance, for users and other AWS services. Imports do not need it, and AWS bills each instance: docs/cost.md")
 	r.Instances.bind(flags)
 	flags.DurationVar(&r.PollInterval, "poll-interval", r.PollInterval,
 		"Interval between polls of the registry.")

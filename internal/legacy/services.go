@@ -287,6 +287,17 @@ const (
 	maxProblems = 20
 )
 
+// RequestsPerMinute returns the requests of a cluster per minute while nothing changes, by
+// operation: for the services that have instances of the legacy controller, and for the others of
+// the account. It is without the lists of services, which depend on the number of clusters.
+func RequestsPerMinute(used, others int) map[string]float64 {
+	perMinute := func(interval time.Duration) float64 { return float64(time.Minute) / float64(interval) }
+	return map[string]float64{
+		"DiscoverInstancesRevision": float64(used)*perMinute(defaultPollInterval) + float64(others)*perMinute(listInterval),
+		"DiscoverInstances":         float64(used) * perMinute(rereadInterval),
+	}
+}
+
 func defaultIntervals() intervals {
 	return intervals{list: listInterval, reread: rereadInterval, hold: holdTime}
 }

@@ -20,6 +20,14 @@ type Report struct {
 	// Audited is the time at which all records of this cluster were read last, to find those that others have deleted or changed. It is zero in a registry that
 	// shows such changes at once.
 	Audited time.Time
+	// Stored counts the instances of this cluster in AWS Cloud Map, nil in another registry.
+	Stored *Stored
+}
+
+// Stored counts the instances of a cluster that AWS Cloud Map stores and bills.
+type Stored struct {
+	// Records are those of its member record and its pages, View those of the instance view.
+	Records, View int
 }
 
 // Reporter is a Registry with a Report. It answers from memory.

@@ -42,6 +42,9 @@ type Status struct {
 	// Audited is the time at which all records of this cluster in the registry were read last, to find those that others have deleted. It is nil before, and
 	// in a registry that shows such changes at once.
 	Audited *time.Time `json:"audited,omitempty"`
+	// Stored counts the instances of this cluster that AWS Cloud Map stores and bills, nil in
+	// another registry.
+	Stored *Stored `json:"stored,omitempty"`
 	// Members are the clusters of the clusterset, sorted by ID.
 	Members []Member `json:"members,omitempty"`
 	// PathHealth is --path-health. Paths are the paths from this cluster to the others, sorted by ID; none if it is off. FaultHere reports whether
@@ -70,6 +73,13 @@ type Status struct {
 	Refused      []Refused     `json:"refused,omitempty"`
 	// Requests counts the requests to the registry within RequestWindow, sorted.
 	Requests []Request `json:"requests,omitempty"`
+}
+
+// Stored counts instances in AWS Cloud Map.
+type Stored struct {
+	// Records are those of the member record and the pages, View those of the instance view.
+	Records int `json:"records"`
+	View    int `json:"view"`
 }
 
 // ImportPolicy is the state of the file of --import-policy.

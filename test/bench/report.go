@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/cost"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
 
@@ -84,8 +84,8 @@ func (r *Results) source(p *page, section string) {
 
 func (r *Results) steadyTable(p *page) {
 	settings := config.Default().Registry
-	modelWith := cloudmap.CostModel{Poll: settings.PollIntervalWithNotifications, Heartbeat: settings.HeartbeatInterval}.TotalPerMinute()
-	modelWithout := cloudmap.CostModel{Poll: settings.PollInterval, Heartbeat: settings.HeartbeatInterval}.TotalPerMinute()
+	modelWith := cost.Model{Poll: settings.PollIntervalWithNotifications, Heartbeat: settings.HeartbeatInterval}.TotalPerMinute()
+	modelWithout := cost.Model{Poll: settings.PollInterval, Heartbeat: settings.HeartbeatInterval}.TotalPerMinute()
 	p.linef("## Calls while nothing changes\n")
 	p.linef("Cloud Map calls per minute and cluster, counted at the server for %v, whole clustersets of real registries with the real AWS SDK in one", window)
 	p.linef("process, without the instance view, which reads one service a minute more at most ([cost](../cost.md#requests)). The excess over %g and %g is the", modelWith, modelWithout)

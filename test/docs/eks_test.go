@@ -32,6 +32,7 @@ done
 case "$program $*" in
   *--password-stdin*) cat > /dev/null;;
   "kubectl mcs dns enable"*) echo '{}'; grep -q "update-addon.*${!#}" "$CALLS" || exit 3;;
+  *"spec.providerID"*) echo "aws:///eu-central-1a/i-$2";;
   *clusterSecurityGroupId*) echo "$4-nodes";;
   *"Subnets["* | *"RouteTables["*) printf 'first-id\tsecond-id\n';;
   "kubectl get serviceexports"*) printf 'shop web\nbilling api\n';;
@@ -74,6 +75,9 @@ func TestEKSPage(t *testing.T) {
 	seen, templates := map[string]bool{}, []string(nil)
 	for _, call := range calls {
 		seen[strings.Join(call[:2], " ")] = true
+		if line := strings.Join(call, " "); slices.Contains(call, "create-network-insights-path") && !strings.Contains(line, "--source i-blue --destination i-green") {
+			t.Errorf("%s: want a path from a node of blue to one of green", line)
+		}
 		switch {
 		case call[0] == "kubectl" && call[1] == "mcs":
 			checkPluginCall(t, call[2:])

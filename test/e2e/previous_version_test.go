@@ -75,8 +75,14 @@ type installer struct {
 
 // installers returns the ways to install the product on a registry.
 func installers(registry string) []installer {
-	lines := tutorial.Install(registry)
-	first, apply := lines[:len(lines)-1], lines[len(lines)-1]
+	var first, apply []string
+	for _, line := range tutorial.Install(registry) {
+		if strings.Contains(line, " apply -k ") {
+			apply = append(apply, strings.Replace(line, " -k ", " -k TREE/", 1))
+		} else {
+			first = append(first, line)
+		}
+	}
 	values := chartValues
 	if registry == clusterset.Etcd {
 		values = etcdChartValues
@@ -99,7 +105,7 @@ func installers(registry string) []installer {
 		},
 		{
 			name: "kustomize", first: append(slices.Clip(first), "kubectl --context CLS apply -k deploy/guard"),
-			install: strings.Replace(apply, " -k ", " -k TREE/", 1) + " && kubectl --context CLS -n " + system + " rollout status " + manager + " --timeout=90s",
+			install: strings.Join(apply, " && ") + " && kubectl --context CLS -n " + system + " rollout status " + manager + " --timeout=90s",
 			join:    "sed s/cls2/CLS/ TREE/samples/clusterproperty-cls2.yaml | kubectl --context CLS apply -f -",
 			remove:  append(slices.Clip(uninstall), "kubectl --context CLS delete -k deploy/guard --ignore-not-found"),
 		},

@@ -279,7 +279,7 @@ func install(s *shell, version, digest string) {
 	s.each("kubectl --context CLS apply -f deploy/manager/namespace.yaml")
 	s.each("kubectl --context CLS -n " + system + " create secret generic aws-credentials --from-env-file=bin/aws/CLS.env")
 
-	s.run("kubectl --context cls1 apply -f " + files + "install-cloudmap.yaml")
+	s.run("kubectl --context cls1 apply -f " + files + "crds.yaml -f " + files + "install-cloudmap.yaml")
 	s.run("kubectl --context cls1 apply --dry-run=server -f " + files + "install-etcd.yaml")
 	s.run("kubectl --context cls1 -n " + system + ` patch deployment cloud-map-mcs-controller-manager --type=json -p '[
  {"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--aws-region=ap-southeast-2"},

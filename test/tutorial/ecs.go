@@ -39,6 +39,7 @@ func ECS() []Step {
 			}, append(both(
 				run("kubectl --context CLS apply -f deploy/manager/namespace.yaml"),
 				run("kubectl --context CLS -n cloud-map-mcs-system create secret generic aws-credentials --from-env-file=bin/aws/CLS.env"),
+				run("kubectl --context CLS apply -k deploy/crds"),
 				run("kubectl --context CLS apply -k samples/ecs | grep -E '^(deployment|configmap)'"),
 				run("kubectl --context CLS apply -f samples/clusterproperty-CLS.yaml"),
 			), both(
@@ -139,6 +140,7 @@ func ECS() []Step {
 				run("kubectl mcs leave --yes --context CLS 2>&1 | tail -n 1"),
 				run("kubectl mcs dns disable --context CLS 2>&1 | tail -n 1"),
 				run("kubectl --context CLS delete -k samples/ecs --wait=false | grep -E '^(deployment|configmap)'"),
+				run("kubectl --context CLS delete -k deploy/crds --wait=false"),
 			)...), both(
 				wait("kubectl --context CLS get namespaces,crds,clusterroles,clusterrolebindings -o name | grep -v -e system: -e kube-", started, lacks("demo", "cloud-map", "multicluster", "about.k8s.io")),
 			)...)},

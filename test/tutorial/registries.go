@@ -52,6 +52,7 @@ func cloudMap() onRegistry {
 		install: []Command{
 			run("kubectl --context CLS apply -f deploy/manager/namespace.yaml"),
 			run("kubectl --context CLS -n cloud-map-mcs-system create secret generic aws-credentials --from-env-file=bin/aws/CLS.env"),
+			run("kubectl --context CLS apply -k deploy/crds"),
 			run("kubectl --context CLS apply -k deploy/overlays/local"),
 		},
 		members:   wait(AWS("discover-instances --namespace-name mcs.demo-set --service-name members --query 'Instances[].InstanceId' --output text"), soon, contains("cls1", "cls2")),
@@ -82,6 +83,7 @@ func etcd() onRegistry {
 			run("deploy/etcd/add-cluster demo-set CLS > bin/etcd/CLS.password"),
 			run("kubectl --context CLS apply -f deploy/manager/namespace.yaml"),
 			run("kubectl --context CLS -n cloud-map-mcs-system create secret generic etcd-client --from-literal=username=demo-set.CLS --from-file=password=bin/etcd/CLS.password --from-file=bin/etcd/ca.crt"),
+			run("kubectl --context CLS apply -k deploy/crds"),
 			run("kubectl --context CLS apply -k deploy/overlays/local-etcd"),
 		},
 		uninstall: []Command{run("deploy/etcd/remove-cluster demo-set CLS").check(matches(`keys removed: [01]\b`))},

@@ -170,7 +170,8 @@ func Steps(registry string, clusters int) []Step {
 				r.withdrawn,
 			)...)},
 		{15, "Uninstall: leave the clusterset, undo DNS, delete the product; namespaces delete without hanging",
-			"`kubectl mcs leave` makes the cluster leave: it takes everything of its own out of the registry, and deletes the ClusterProperties. There are no finalizers, so nothing hangs, whatever is deleted first. " + r.stays,
+			"`kubectl mcs leave` makes the cluster leave: it takes everything of its own out of the registry, and deletes the ClusterProperties. There are no finalizers, so nothing hangs, whatever is deleted first. " +
+				"The CRDs are a target of their own, because all ServiceExports and ServiceImports of the cluster are deleted with them. " + r.stays,
 			append(each(all,
 				run("kubectl mcs leave --yes --context CLS"),
 			), append([]Command{
@@ -178,6 +179,7 @@ func Steps(registry string, clusters int) []Step {
 			}, each(all, append(r.uninstall,
 				run("kubectl mcs dns disable --context CLS"),
 				run("kubectl --context CLS delete -k "+r.overlay+" --timeout=60s"),
+				run("kubectl --context CLS delete -k deploy/crds --timeout=60s"),
 				run("kubectl --context CLS delete namespace demo --timeout=60s"),
 				run("kubectl --context CLS get namespaces,crds,clusterroles,clusterrolebindings -o name | grep -v system:").check(lacks("cloud-map", "multicluster", "about.k8s.io")),
 			)...)...)...)},

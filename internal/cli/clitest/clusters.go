@@ -101,6 +101,7 @@ func NewClusters() Clusters {
 					ClusterID: []string{"cls2", "cls1"}[i], State: status.PathReachable, Seconds: 3600,
 					Controller: status.PathProbes{Targets: 1, Reached: 1}, Endpoints: status.PathProbes{Targets: 3, Reached: 3}, NotificationAge: ptr.To(1.2),
 				}},
+				Stored: &status.Stored{Records: 3, View: 3},
 				Requests: []status.Request{
 					{Registry: "cloudmap", Operation: "DiscoverInstances", Result: "ok", Count: 60},
 					{Registry: "cloudmap", Operation: "RegisterInstance", Result: "ok", Count: 5},

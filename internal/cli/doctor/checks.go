@@ -13,8 +13,10 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/check"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/crds"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/cost"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
@@ -45,6 +47,7 @@ func (f *clusterFacts) checks(plugin string) []check.Check {
 		out = append(out, f.instanceChecks()...)
 		out = append(out, f.mappedChecks()...)
 		out = append(out, f.policyChecks()...)
+		out = append(out, f.costChecks()...)
 	}
 	out = append(out, f.dnsChecks()...)
 	out = append(out, f.proxyCheck(), f.connectionCheck())
@@ -389,6 +392,29 @@ func (f *clusterFacts) mappedChecks() []check.Check {
 	if problems := subtract(m.Problems, m.OverBudget); len(problems) > 0 {
 		c.Result, c.Detail = check.Warning, strings.Join(check.Summarize(problems, 3), "; ")
 		c.Remedy = "imports that exist stay: correct the file of --cloud-map-services, the instances, or the controller's role (docs/ecs-ec2-lambda.md)"
+	}
+	return []check.Check{f.ifRead(c)}
+}
+
+// costChecks describes AWS's bill for this cluster, as its instances and the requests of the last
+// minute are. It is empty if AWS bills nothing, and for controllers that do not count their
+// instances.
+func (f *clusterFacts) costChecks() []check.Check {
+	var use cost.Use
+	for _, r := range f.controller.Requests {
+		if cost.IsDiscovery(r.Operation) {
+			use.Discovery += float64(r.Count)
+		}
+	}
+	switch stored := f.controller.Stored; {
+	case stored != nil:
+		use.Records, use.View = stored.Records, stored.View
+	case f.controller.Registry == config.RegistryCloudMap || use.Discovery == 0:
+		return nil
+	}
+	c := check.Check{Name: "cost", Result: check.OK, Detail: use.String()}
+	if use.View > 0 {
+		c.Remedy = "each endpoint and port costs " + cost.Dollars(cost.PerInstance) + " because of the instance view, which --instance-view=false turns off (docs/instance-view.md#turning-it-off)"
 	}
 	return []check.Check{f.ifRead(c)}
 }

@@ -325,3 +325,33 @@ func TestWaitForChecks(t *testing.T) {
 		t.Errorf("without waiting, after %d calls: %+v", calls, got)
 	}
 }
+
+// TestCostChecks: the bill is that of the instances and of the discovery requests of the last
+// minute.
+func TestCostChecks(t *testing.T) {
+	reads := []status.Request{
+		{Operation: "DiscoverInstances", Result: "ok", Count: 12}, {Operation: "DiscoverInstancesRevision", Result: "ok", Count: 8}, {Operation: "RegisterInstance", Result: "ok", Count: 5},
+	}
+	for name, tt := range map[string]struct {
+		status status.Status
+		want   string // in the detail, "" for no check
+	}{
+		"AWS Cloud Map": {
+			status.Status{Registry: "cloudmap", Synced: true, Stored: &status.Stored{Records: 37, View: 500}, Requests: reads},
+			"about $55 a month for this cluster: $50 for the instance view (500 instances), $3.70 for records (37), $0.88 for requests", // 20 × 43,800 = 876,000
+		},
+		"an older controller":       {status.Status{Registry: "cloudmap", Synced: true, Requests: reads}, ""},
+		"etcd":                      {status.Status{Registry: "etcd", Synced: true, Requests: []status.Request{{Operation: "Range", Result: "ok", Count: 5}}}, ""},
+		"mapped services with etcd": {status.Status{Registry: "etcd", Synced: true, Requests: reads}, "about $0.88 a month"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			checks := (&clusterFacts{controller: &tt.status}).costChecks()
+			if (tt.want == "") != (len(checks) == 0) {
+				t.Fatalf("%d checks", len(checks))
+			}
+			if tt.want != "" && (checks[0].Result != check.OK || !strings.Contains(checks[0].Detail, tt.want)) {
+				t.Errorf("check %+v, want %q", checks[0], tt.want)
+			}
+		})
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -39,6 +40,8 @@ type installOptions struct {
 	installation
 	dryRun bool
 	wait   time.Duration
+	// cost describes AWS's bill for a cluster, "" if there is none.
+	cost string
 }
 
 func installCommand(s *session.Session) *cobra.Command {
@@ -47,7 +50,7 @@ func installCommand(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "install [-- CONTROLLER FLAGS]",
 		Short: "Install or upgrade the controller and its CRDs",
-		Long: "Applies the manifests of deploy/base in the cluster of each context and waits until the controller is available. Flags\n" +
+		Long: "Applies the manifests of deploy/crds and deploy/base in the cluster of each context and waits until the controller is available. Flags\n" +
 			"after -- are passed to the controller (docs/reference/flags.md). Installed CRDs of a newer release are kept.\n" +
 			"A cluster becomes a member of a clusterset when it has an identity: kubectl mcs join.",
 		Example: "  kubectl mcs install --context cls1,cls2 \\\n" +
@@ -60,14 +63,16 @@ func installCommand(s *session.Session) *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if _, err := config.Parse(args); err != nil {
+			options, err := config.Parse(args)
+			if err != nil {
 				return session.Usagef("reading the controller's flags: %w", err)
 			}
 			o.args, o.namespace = args, s.ControllerNamespace
-			var err error
 			if o.files, err = readFiles(paths); err != nil {
 				return err
 			}
+			_, mapped := o.files[servicesFile]
+			o.cost = forecast(options, mapped)
 			return runInstall(cmd.Context(), s, o)
 		},
 	}
@@ -126,6 +131,9 @@ func runInstall(ctx context.Context, s *session.Session, o installOptions) error
 		if errs[i] = checkFilesKept(ctx, k, o.installation); errs[i] == nil {
 			errs[i] = installInCluster(ctx, s, k, objects, o.wait)
 		}
+	}
+	if o.cost != "" && slices.Contains(errs, nil) {
+		s.Printf("cost: %s", o.cost)
 	}
 	return session.JoinErrors(clusters, errs)
 }

@@ -60,8 +60,9 @@ func (f mountedFile) configMap() string { return names.Product + "-" + f.name }
 // folder returns where the ConfigMap is mounted.
 func (f mountedFile) folder() string { return "/etc/cloud-map-mcs/" + f.name }
 
-// renderManifests returns the objects of an installation in the order in which they can be created. They are those of
-// `kubectl apply -k deploy/base`, with an overlay for the differences.
+// renderManifests returns the objects of an installation in the order in which they can be created.
+// They are those of `kubectl apply -k deploy/crds` and `kubectl apply -k deploy/base`, with an
+// overlay for the differences.
 func renderManifests(in installation) ([]*unstructured.Unstructured, error) {
 	files, err := in.overlayFiles()
 	if err != nil {
@@ -122,13 +123,13 @@ func (in installation) overlayFiles() (filesys.FileSystem, error) {
 	return files, nil
 }
 
-// overlay returns the kustomization on top of deploy/base.
+// overlay returns the kustomization on top of deploy/crds and deploy/base.
 func (in installation) overlay() types.Kustomization {
 	const container = "/spec/template/spec/containers/0"
 	k := types.Kustomization{
 		TypeMeta:  types.TypeMeta{APIVersion: types.KustomizationVersion, Kind: types.KustomizationKind},
 		Namespace: in.namespace,
-		Resources: []string{"../base"},
+		Resources: []string{"../crds", "../base"},
 		Replicas:  []types.Replica{{Name: session.ManagerName, Count: int64(in.replicas)}},
 	}
 	switch {

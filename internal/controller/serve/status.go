@@ -108,6 +108,10 @@ func (s *statusSource) Status(ctx context.Context) status.Status {
 	if !report.Audited.IsZero() {
 		out.Audited = &report.Audited
 	}
+	if report.Stored != nil {
+		stored := status.Stored(*report.Stored)
+		out.Stored = &stored
+	}
 	members, err := session.Registry.Members(ctx)
 	if err != nil {
 		if notRead := registry.ErrNotSynced.Error(); out.ReadProblem == "" && !strings.HasSuffix(err.Error(), notRead) {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/cost"
 )
 
 // TestCostModel compares the model, which docs/cost.md is computed with, with the requests of the registry and the results of the
@@ -34,7 +36,7 @@ func TestCostModel(t *testing.T) {
 					before[operation] = a.requests(operation)
 				}
 				time.Sleep(minutes * time.Minute)
-				model := CostModel{Poll: poll, Heartbeat: settings.HeartbeatInterval}.RequestsPerMinute()
+				model := cost.Model{Poll: poll, Heartbeat: settings.HeartbeatInterval}.RequestsPerMinute()
 				for operation := range a.server.Requests() {
 					measured := float64(a.requests(operation)-before[operation]) / clusters / minutes
 					if math.Abs(measured-model[operation]) > 0.2+model[operation]/50 {
@@ -51,9 +53,20 @@ func TestCostModel(t *testing.T) {
 		}
 		// The benchmark's window of two minutes has whole requests. On a busy machine a poll takes longer, so that there may be
 		// fewer of them, but not more.
-		if want := (CostModel{Poll: poll, Heartbeat: settings.HeartbeatInterval}).TotalPerMinute(); s.PerMinute > want+2 || s.PerMinute < want*4/5 {
+		if want := (cost.Model{Poll: poll, Heartbeat: settings.HeartbeatInterval}).TotalPerMinute(); s.PerMinute > want+2 || s.PerMinute < want*4/5 {
 			t.Errorf("%d exports, %d clusters, notifications %v: the benchmark measured %.1f requests per minute, the model has %.1f", s.Exports, s.Clusters, s.Notifications, s.PerMinute, want)
 		}
+	}
+}
+
+// TestStoredInstances compares the limit that kubectl mcs install names with 3,000 services.
+func TestStoredInstances(t *testing.T) {
+	exports := make([]mcs.Export, 3000)
+	for i := range exports {
+		exports[i] = webExport("cls1", i, 10)
+	}
+	if n, err := StoredInstances("cls1", exports); n != cost.MaxRecords || err != nil {
+		t.Errorf("%d instances (%v), want %d", n, err, cost.MaxRecords)
 	}
 }
 

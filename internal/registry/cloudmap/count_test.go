@@ -69,3 +69,32 @@ func limitUsed(t *testing.T, gatherer prometheus.Gatherer, limit string) float64
 	}
 	return -1
 }
+
+// TestStoredIsCounted: the report has the instances that Cloud Map has of the cluster, of its
+// records and of the instance view.
+func TestStoredIsCounted(t *testing.T) {
+	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
+	cfg := fast(cls1)
+	cfg.InstanceView = true
+	reg := c.registry(t, cfg)
+	start(t, reg)
+	export := webExport("cls1", 0, 3)
+	isCounted := func(when string, want registry.Stored, view func() int) {
+		t.Helper()
+		var got, there registry.Stored
+		defer func() { t.Logf("%s: counted %+v of %+v", when, got, there) }()
+		within(t, 20*time.Second, when, func() bool {
+			got = *reg.Report().Stored
+			there = registry.Stored{Records: len(c.instances(t, format.ControlNamespace("set1"), format.MembersService)) + len(c.instances(t, format.ControlNamespace("set1"), format.CatalogName("cls1"))), View: view()}
+			return got == want && there == want
+		})
+	}
+	none := func() int { return 0 }
+	isCounted("the record and its copy", registry.Stored{Records: 2}, none)
+	publish(t, reg, export)
+	isCounted("an export of three endpoints", registry.Stored{Records: 3, View: 3}, func() int { return len(c.instances(t, export.Key.Namespace, export.Key.Name)) })
+	if err := reg.Withdraw(t.Context(), export.Key); err != nil {
+		t.Fatal(err)
+	}
+	isCounted("no export any more", registry.Stored{Records: 2}, none)
+}

@@ -14,6 +14,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/cost"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/state"
@@ -97,12 +98,12 @@ func defaultTimes() times {
 	return times{
 		Intervals: state.Intervals{
 			Gather: 10 * time.Millisecond, Quiet: 50 * time.Millisecond, AtMost: 250 * time.Millisecond,
-			Confirm: 15 * time.Second, Adopt: 15 * time.Second, Audit: 2 * time.Minute, Settle: 2 * time.Second,
+			Confirm: 15 * time.Second, Adopt: 15 * time.Second, Audit: cost.AuditInterval, Settle: 2 * time.Second,
 			Retry: 500 * time.Millisecond, MaxRetry: 30 * time.Second, AdoptionGracePeriod: time.Minute,
 			HealthSettle: instances.MaxStaleWrite + healthDelay,
 		},
 		leave: 2 * time.Minute, missing: 10 * time.Second,
-		instanceResync: time.Minute, instanceList: 5 * time.Minute,
+		instanceResync: cost.ViewInterval, instanceList: 5 * time.Minute,
 	}
 }
 
@@ -234,7 +235,11 @@ func (r *Registry) Members(context.Context) ([]registry.Member, error) {
 }
 
 // Report implements registry.Reporter.
-func (r *Registry) Report() registry.Report { return r.state.Report() }
+func (r *Registry) Report() registry.Report {
+	report := r.state.Report()
+	report.Stored.View = r.view.Instances()
+	return report
+}
 
 // Run implements registry.Registry.
 func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {

@@ -27,7 +27,7 @@ func (r *Registry) Report() registry.Report {
 			reading = append(reading, fmt.Errorf("registry %s: %w", s.Name, report.Reading))
 		}
 		if i == 0 {
-			out.Writing, out.Audited = report.Writing, report.Audited
+			out.Writing, out.Audited, out.Stored = report.Writing, report.Audited, report.Stored
 		}
 	}
 	out.Keys, out.Reading = slices.Collect(maps.Keys(keys)), errors.Join(reading...)

@@ -165,6 +165,9 @@ capabilities:
 {{- if ne (empty $v.etcd.username) (empty $v.etcd.passwordSecret) }}
 {{- fail "etcd.username and etcd.passwordSecret belong together: set both or none" }}
 {{- end }}
+{{- if and (not $v.serviceAccount.create) (or $v.serviceAccount.irsaRoleArn $v.serviceAccount.annotations) }}
+{{- fail "serviceAccount.irsaRoleArn and annotations are set on a ServiceAccount that the chart creates: with serviceAccount.create=false, annotate yours" }}
+{{- end }}
 {{- if and $v.trustedKeys.only (not $v.trustedKeys.keys) }}
 {{- fail "trustedKeys.only needs trustedKeys.keys: without them no other cluster is believed" }}
 {{- end }}
@@ -181,5 +184,33 @@ capabilities:
 {{- if not (.Capabilities.APIVersions.Has "about.k8s.io/v1beta1/ClusterProperty") }}
 {{- fail "clusterProperties.create: the API server does not know ClusterProperty yet. Install without it (the IDs are then passed as flags) and upgrade with it afterwards, or install the CRDs before" }}
 {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The line about costs that kubectl mcs install prints: package cost computes the amounts, and a test compares the lines. */}}
+{{- define "cost" -}}
+{{- $v := .Values }}
+{{- $parts := list }}
+{{- if eq $v.registry "cloudmap" }}
+{{- $parts = append $parts (ternary "at most about $6.60 for records, and requests by the poll intervals" "at most about $9.25 for requests and records" (or (ne $v.pollInterval "") (ne $v.pollIntervalWithNotifications ""))) }}
+{{- end }}
+{{- if $v.cloudMapServices }}
+{{- $parts = append $parts "at most $1.75 for mapped services" }}
+{{- end }}
+{{- if $v.migration.importFromAwsController }}
+{{- $parts = append $parts "$0.61 for each service that legacy clusters export" }}
+{{- end }}
+{{- range $v.importFrom }}
+{{- if and (hasPrefix "cloudmap" .) (not (has "$2.63 for each further registry" $parts)) }}
+{{- $parts = append $parts "$2.63 for each further registry" }}
+{{- end }}
+{{- end }}
+{{- if and $v.instanceView (eq $v.registry "cloudmap") }}
+{{- $parts = append $parts "$50 for each 50 exported services with 10 endpoints, which instanceView: false saves" }}
+{{- end }}
+{{- if $parts }}
+{{- $last := last $parts }}
+{{- $first := initial $parts }}
+{{- printf "AWS bills each cluster per month %s (prices of 2025-08-01: docs/cost.md)" (ternary (printf "%s, and %s" (join ", " $first) $last) $last (ne (len $first) 0)) }}
 {{- end }}
 {{- end }}

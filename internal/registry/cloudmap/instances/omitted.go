@@ -109,16 +109,31 @@ func (v *View) Warnings(key mcs.Key) []string {
 	return nil
 }
 
+// Instances returns the number of instances of the view. A nil view has none.
+func (v *View) Instances() (total int) {
+	if v == nil {
+		return 0
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, s := range v.services {
+		total += s.shown()
+	}
+	return total
+}
+
+// shown returns the number of the service's instances that AWS has carried out.
+func (s *service) shown() int { return s.instances - len(s.operations.reported(false)) }
+
 // updateMetrics sets the metrics of mirrored, omitted and pending instances. The caller holds v.mu.
 func (v *View) updateMetrics() {
 	counts, total := map[string]int{"collision": 0, "limit": 0, "refused": 0, "failed": 0}, 0
 	for _, s := range v.services {
-		undone := len(s.operations.reported(false))
-		total += s.instances - undone
+		total += s.shown()
 		counts["collision"] += len(s.omitted.collisions)
 		counts["limit"] += s.omitted.overLimit
 		counts["refused"] += len(s.omitted.refused)
-		counts["failed"] += s.omitted.failed + undone
+		counts["failed"] += s.omitted.failed + len(s.operations.reported(false))
 	}
 	v.cfg.Metrics.SetObjects(v.client.Name(), "instances", total)
 	v.cfg.Metrics.SetPending(v.client.Name(), "services", v.pending())

@@ -246,7 +246,11 @@ func (s *State) ListMembers() ([]registry.Member, error) {
 	return s.catalogs.list(), nil
 }
 
-// Report returns the report for the status endpoint.
+// memberRecords is the number of instances of a cluster beside its pages: the member record and its
+// copy.
+const memberRecords = 2
+
+// Report returns the report for the status endpoint, without the instance view.
 func (s *State) Report() registry.Report {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -270,6 +274,7 @@ func (s *State) Report() registry.Report {
 	}
 	report := registry.Report{
 		Keys: slices.Collect(maps.Keys(keys)), Reading: s.readProblem.Err(), Writing: cmp.Or(s.writeProblem.Err(), s.pageProblem.Err()), Audited: s.Reads.audited,
+		Stored: &registry.Stored{Records: memberRecords + s.outbox.instances()},
 	}
 	if uid := s.claim.refused(); uid != "" {
 		report.Writing = &registry.DuplicateIDError{ClusterID: s.cfg.Identity.ClusterID, OtherUID: uid}
