@@ -84,7 +84,8 @@ func NameZones(exports []Export, cluster string, properties map[string]Propertie
 	}
 	for i, e := range out {
 		if e.Cluster != cluster {
-			out[i] = e.renameZones(own.namesFor(properties[e.Cluster].Zones()))
+			names := own.namesFor(properties[e.Cluster].Zones())
+			out[i] = e.WithZones(func(ep Endpoint) string { return cmp.Or(names[ep.Zone], ep.Zone) })
 		}
 	}
 	return out
@@ -113,17 +114,18 @@ func (z Zones) namesFor(other Zones) map[string]string {
 	return out
 }
 
-// renameZones returns e with other names of zones. It changes nothing that e refers to.
-func (e Export) renameZones(names map[string]string) Export {
-	isRenamed := func(ep Endpoint) bool { return names[ep.Zone] != "" }
-	if !slices.ContainsFunc(e.Backends, func(b Backends) bool { return slices.ContainsFunc(b.Endpoints, isRenamed) }) {
+// WithZones returns e with the zones that zoneOf returns for its endpoints. It changes nothing that
+// e refers to.
+func (e Export) WithZones(zoneOf func(Endpoint) string) Export {
+	differs := func(ep Endpoint) bool { return zoneOf(ep) != ep.Zone }
+	if !slices.ContainsFunc(e.Backends, func(b Backends) bool { return slices.ContainsFunc(b.Endpoints, differs) }) {
 		return e
 	}
 	e.Backends = slices.Clone(e.Backends)
 	for i := range e.Backends {
 		endpoints := slices.Clone(e.Backends[i].Endpoints)
-		for k := range endpoints {
-			endpoints[k].Zone = cmp.Or(names[endpoints[k].Zone], endpoints[k].Zone)
+		for k, ep := range endpoints {
+			endpoints[k].Zone = zoneOf(ep)
 		}
 		e.Backends[i].Endpoints = endpoints
 	}

@@ -143,6 +143,23 @@ func TestNameZones_Properties(t *testing.T) {
 	})
 }
 
+// Zones take the place of nothing that a user has written, and networks not that of zones.
+func TestProperties_PublishableZones(t *testing.T) {
+	zones := strings.Repeat("x", 300)
+	for name, tt := range map[string]struct {
+		properties Properties
+		want       string
+	}{
+		"room for all": {Properties{PropertyZones: zones, PropertyNetworks: zones, "a.example.com": "x"}, ""},
+		"no room":      {Properties{PropertyZones: zones, PropertyNetworks: zones, "zz.example.com": strings.Repeat("x", 900)}, PropertyZones + " " + PropertyNetworks},
+		"room for one": {Properties{PropertyZones: zones, PropertyNetworks: zones, "zz.example.com": strings.Repeat("x", 500)}, PropertyNetworks},
+	} {
+		if _, omitted := tt.properties.Publishable(); strings.Join(omitted, " ") != tt.want {
+			t.Errorf("%s: omitted %v, want %s", name, omitted, tt.want)
+		}
+	}
+}
+
 func TestUnknownZones(t *testing.T) {
 	for name, tt := range map[string]struct {
 		zones map[string]Zones

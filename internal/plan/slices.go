@@ -11,6 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
@@ -222,6 +223,26 @@ func ExportsOf(m mcs.Merged, existing []*discoveryv1.EndpointSlice, clusters []s
 		out = append(out, *byCluster[cluster])
 	}
 	return out
+}
+
+// WithExistingZones returns e with the zones that its endpoints have in the existing slices. New
+// endpoints keep theirs.
+func WithExistingZones(e mcs.Export, existing []*discoveryv1.EndpointSlice) mcs.Export {
+	zones := map[endpointID]string{}
+	for _, s := range existing {
+		if SourceCluster(s) != e.Cluster {
+			continue
+		}
+		for _, ep := range s.Endpoints {
+			zones[idOf(ep)] = ptr.Deref(ep.Zone, "")
+		}
+	}
+	return e.WithZones(func(ep mcs.Endpoint) string {
+		if zone, ok := zones[endpointID{ep.Address.String(), ep.Hostname}]; ok {
+			return zone
+		}
+		return ep.Zone
+	})
 }
 
 // newSliceName returns the first free name of the pool, such as

@@ -244,7 +244,7 @@ type importDecision struct {
 // contains is unknown, only the endpoints of the known clusters change, and ports of theirs are
 // added. The zones of all endpoints have their names in this cluster.
 func decideImport(f importFacts) importDecision {
-	d := importDecision{exports: mcs.NameZones(f.view.Exports, f.cluster, f.properties), unknown: f.unknownClusters()}
+	d := importDecision{exports: f.namedExports(), unknown: f.unknownClusters()}
 	if f.local != nil {
 		d.exports = append(d.exports, *f.local)
 	}
@@ -270,6 +270,18 @@ func decideImport(f importFacts) importDecision {
 	d.decideTiers(f)
 	d.decideEndpoints(f)
 	return d
+}
+
+// namedExports returns the exports of the other clusters with this cluster's names of zones. While
+// the zones of one of both clusters are not known, those of existing endpoints stay as they are.
+func (f importFacts) namedExports() []mcs.Export {
+	exports := mcs.NameZones(f.view.Exports, f.cluster, f.properties)
+	for i, e := range exports {
+		if _, known := f.properties[e.Cluster]; !known {
+			exports[i] = plan.WithExistingZones(e, f.slices)
+		}
+	}
+	return exports
 }
 
 // allRefusals returns the refusals, with those of endpoints whose addresses belong to another

@@ -835,22 +835,45 @@ func TestDecideImport_Zones(t *testing.T) {
 	slice.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{"10.2.0.1"}, Zone: new("b")}, {Addresses: []string{"10.3.0.1"}, Zone: new("b")}}
 	imp := importShowing("cls1", "cls2", "cls3")
 	imp.Spec.Ports[0].Port, imp.Annotations = 80, map[string]string{plan.AnnotationExportTimes: "cls1=1000,cls2=1000,cls3=2000"}
-	d := decideImport(importFacts{
+	facts := importFacts{
 		key: webKey, cluster: "cls1", namespace: true, synced: true, now: time.Unix(10_000, 0), imp: imp, local: &local, slices: []*discoveryv1.EndpointSlice{slice},
 		view: registry.View{Exports: []mcs.Export{export("cls2", 1000, "10.2.0.1")}, Unknown: []string{"cls3"}},
 		properties: map[string]mcs.Properties{
 			"cls1": {mcs.PropertyZones: "a=1,b=2"}, "cls2": {mcs.PropertyZones: "a=2,b=1"}, "cls3": {mcs.PropertyZones: "a=2,b=1"},
 		},
-	})
-	got := map[string]string{}
-	for _, e := range d.wanted() {
-		for _, ep := range e.Backends[0].Endpoints {
-			got[ep.Address.String()] += ep.Zone
+	}
+	check := func(t *testing.T, want map[string]string) {
+		t.Helper()
+		got := map[string]string{}
+		for _, e := range decideImport(facts).wanted() {
+			for _, ep := range e.Backends[0].Endpoints {
+				got[ep.Address.String()] += ep.Zone
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Error(diff)
 		}
 	}
-	if diff := cmp.Diff(map[string]string{"10.1.0.1": "a", "10.2.0.1": "b", "10.3.0.1": "b"}, got); diff != "" {
-		t.Error(diff)
+	check(t, map[string]string{"10.1.0.1": "a", "10.2.0.1": "b", "10.3.0.1": "b"})
+
+	// A controller that starts may not know the properties yet. Unknown is not empty.
+	known := facts.properties
+	existing := importedFrom("cls2")[0]
+	existing.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{"10.2.0.1"}, Zone: new("b")}}
+	facts.imp, facts.slices, facts.view.Unknown = nil, []*discoveryv1.EndpointSlice{existing}, nil
+	facts.view.Exports = []mcs.Export{export("cls2", 1000, "10.2.0.1"), export("cls4", 1000, "10.4.0.1")}
+	for name, properties := range map[string]map[string]mcs.Properties{
+		"no properties": nil, "not those of the exporter": {"cls1": known["cls1"]},
+	} {
+		t.Run(name, func(t *testing.T) {
+			facts.properties = properties
+			check(t, map[string]string{"10.1.0.1": "a", "10.2.0.1": "b", "10.4.0.1": "a"})
+		})
 	}
+	t.Run("the exporter has none any more", func(t *testing.T) {
+		facts.properties = map[string]mcs.Properties{"cls1": known["cls1"], "cls2": nil, "cls4": known["cls2"]}
+		check(t, map[string]string{"10.1.0.1": "a", "10.2.0.1": "a", "10.4.0.1": "b"})
+	})
 }
 
 func TestDecideImport_ClusterSelectors(t *testing.T) {

@@ -72,20 +72,25 @@ func (r *propertyObjects) read(ctx context.Context) (properties, error) {
 	if err := r.cache.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return properties{}, fmt.Errorf("listing ClusterProperties: %w", err)
 	}
-	all := make(mcs.Properties, len(list.Items))
-	for i := range list.Items {
-		if !plan.IsDerivedProperty(&list.Items[i]) {
-			all[list.Items[i].Name] = list.Items[i].Spec.Value
+	return propertiesOf(list.Items), nil
+}
+
+// propertiesOf returns the properties that objects have.
+func propertiesOf(objects []aboutv1beta1.ClusterProperty) properties {
+	all := make(mcs.Properties, len(objects))
+	for i := range objects {
+		if !plan.IsDerivedProperty(&objects[i]) {
+			all[objects[i].Name] = objects[i].Spec.Value
 		}
 	}
-	for i := range list.Items {
-		if drain := list.Items[i].Annotations[mcs.AnnotationDrain]; list.Items[i].Name == aboutv1beta1.ClusterIDProperty && drain != "" {
+	for i := range objects {
+		if drain := objects[i].Annotations[mcs.AnnotationDrain]; objects[i].Name == aboutv1beta1.ClusterIDProperty && drain != "" {
 			all[mcs.PropertyDrain] = drain
 		}
 	}
 	return properties{
-		Installed: true, ClusterID: all[aboutv1beta1.ClusterIDProperty], ClusterSetID: all[aboutv1beta1.ClusterSetIDProperty], All: all, Objects: list.Items,
-	}, nil
+		Installed: true, ClusterID: all[aboutv1beta1.ClusterIDProperty], ClusterSetID: all[aboutv1beta1.ClusterSetIDProperty], All: all, Objects: objects,
+	}
 }
 
 // write makes one write. It follows a read that found the CRD.

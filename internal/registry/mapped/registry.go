@@ -144,9 +144,11 @@ func (r *Registry) Lookup(_ context.Context, key mcs.Key, imported ...string) (r
 		view.Unknown = []string{r.cfg.Cluster}
 	default:
 		view.Exports = []mcs.Export{*s.export}
+		properties := mcs.Properties{}
 		if zones := s.mapping.Zones.String(); zones != "" {
-			view.AddProperties(r.cfg.Cluster, mcs.Properties{mcs.PropertyZones: zones})
+			properties[mcs.PropertyZones] = zones
 		}
+		view.AddProperties(r.cfg.Cluster, properties)
 		if r.stale[key] {
 			view.Stale = []string{r.cfg.Cluster}
 		}
