@@ -11,6 +11,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/awsprobe"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
@@ -46,6 +47,7 @@ func newFigures() (*figures, error) {
 	}
 	return &figures{used: map[string]bool{}, texts: map[string]string{
 		"stale-requests":        staleRequests(),
+		"assumptions":           awsprobe.AssumptionTable(),
 		"attacks":               attack.Table(),
 		"behaviors":             behaviors(),
 		"requests":              fmt.Sprintf("%g", m.with.TotalPerMinute()),
@@ -55,6 +57,8 @@ func newFigures() (*figures, error) {
 		"view-changes":          viewChanges(),
 		"requests-by-clusters":  m.requestsByClusters(),
 		"stored-instances":      stored,
+		"probes":                awsprobe.ProbeTable(),
+		"probe-cost":            awsprobe.CostSummary(),
 		"price-formula":         m.priceFormula(),
 		"price-when-silent":     fmt.Sprintf("%s instead of %s", grouped(m.discover*monthMinutes), grouped(m.discovers*monthMinutes)),
 		"legacy-requests":       m.legacyRequests(),
