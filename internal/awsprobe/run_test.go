@@ -2,7 +2,6 @@ package awsprobe
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"net/http"
 	"os"
@@ -14,7 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery"
-	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
@@ -50,11 +49,7 @@ type world struct {
 // local answers requests without a network.
 type local struct{ http.Handler }
 
-func (l local) Do(r *http.Request) (*http.Response, error) {
-	r = r.Clone(r.Context())
-	r.Host = cmp.Or(r.Host, r.URL.Host)
-	return cloudmaptest.Serve(l, r)
-}
+func (l local) Do(r *http.Request) (*http.Response, error) { return cloudmaptest.Serve(l, r) }
 
 // latency is that of requests to AWS in the same Region.
 const latency = 20 * time.Millisecond
@@ -150,13 +145,13 @@ func (w *world) probeIt(t *testing.T) (*Report, cloudmaplocal.Behaviors) {
 
 // closely compares durations and sizes as they are measured: within a tenth, and a few requests.
 // Of 60 instances the first shows in the first quarter of a spread, and the last in the last one, but for one time in 10^7.
-func closely(set cloudmaplocal.Behaviors) gocmp.Options {
-	return gocmp.Options{
-		gocmp.Comparer(func(a, b cloudmaplocal.Duration) bool {
+func closely(set cloudmaplocal.Behaviors) cmp.Options {
+	return cmp.Options{
+		cmp.Comparer(func(a, b cloudmaplocal.Duration) bool {
 			return time.Duration(a-b).Abs() <= time.Duration(max(a, b)/10+set.ConsistencySpread/2)+shortestDelay
 		}),
-		gocmp.FilterPath(func(p gocmp.Path) bool { return p.Last().String() == ".MaxAnswerBytes" },
-			gocmp.Comparer(func(a, b int) bool { return max(a, b)-min(a, b) <= 2*manySize })),
+		cmp.FilterPath(func(p cmp.Path) bool { return p.Last().String() == ".MaxAnswerBytes" },
+			cmp.Comparer(func(a, b int) bool { return max(a, b)-min(a, b) <= 2*manySize })),
 	}
 }
 
@@ -177,7 +172,7 @@ func TestRun_Defaults(t *testing.T) {
 		begin := time.Now()
 		report, found := w.probeIt(t)
 		t.Logf("%s, %d requests:\n%s", time.Since(begin), total(w.server), report.Markdown())
-		if diff := gocmp.Diff(defaults(t), found, closely(defaults(t))); diff != "" {
+		if diff := cmp.Diff(defaults(t), found, closely(defaults(t))); diff != "" {
 			t.Errorf("behaviors (-cloudmap-local +found):\n%s", diff)
 		}
 	})
@@ -197,7 +192,7 @@ func TestRun_Pessimistic(t *testing.T) {
 		begin := time.Now()
 		report, found := w.probeIt(t)
 		t.Logf("%s, %d requests:\n%s", time.Since(begin), total(w.server), report.Markdown())
-		if diff := gocmp.Diff(cloudmaplocal.Pessimistic(), found, closely(cloudmaplocal.Pessimistic())); diff != "" {
+		if diff := cmp.Diff(cloudmaplocal.Pessimistic(), found, closely(cloudmaplocal.Pessimistic())); diff != "" {
 			t.Errorf("behaviors (-cloudmap-local +found):\n%s", diff)
 		}
 	})
@@ -243,7 +238,7 @@ func TestRun_Switches(t *testing.T) {
 		t.Run(string(raw), func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				report, found := newWorld(t, tc.set, tc.probes...).probeIt(t)
-				if diff := gocmp.Diff(want, found, closely(want)); diff != "" {
+				if diff := cmp.Diff(want, found, closely(want)); diff != "" {
 					t.Errorf("behaviors (-set +found):\n%s\n%s", diff, report.Markdown())
 				}
 				if !bytes.Contains(report.Behaviors(), []byte(tc.name)) {
