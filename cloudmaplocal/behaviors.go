@@ -223,13 +223,13 @@ func (b Behaviors) fieldText(i int) string {
 	return strings.Trim(string(raw), `"`)
 }
 
-// ReadBehaviors reads a file of behaviors, JSON or YAML.
-func ReadBehaviors(path string) (Behaviors, error) {
+// ReadBehaviors reads a file of behaviors, JSON or YAML. Keys that are left out have the value of base.
+func ReadBehaviors(path string, base Behaviors) (Behaviors, error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
 		return Behaviors{}, fmt.Errorf("reading the behaviors: %w", err)
 	}
-	b, err := ParseBehaviors(raw)
+	b, err := base.amend(raw)
 	if err != nil {
 		return b, fmt.Errorf("reading the behaviors %s: %w", path, err)
 	}
@@ -238,8 +238,10 @@ func ReadBehaviors(path string) (Behaviors, error) {
 
 // ParseBehaviors decodes behaviors, JSON or YAML. Keys that are left out have their default. An unknown key, or a value
 // that the key does not have, is an error.
-func ParseBehaviors(raw []byte) (Behaviors, error) {
-	var b Behaviors
+func ParseBehaviors(raw []byte) (Behaviors, error) { return Behaviors{}.amend(raw) }
+
+// amend returns b with the values of a file.
+func (b Behaviors) amend(raw []byte) (Behaviors, error) {
 	if err := yaml.UnmarshalStrict(raw, &b); err != nil {
 		return Behaviors{}, fmt.Errorf("%w; the keys are %s", err, strings.Join(switchNames(), ", "))
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"reflect"
 	"strings"
@@ -70,9 +71,14 @@ func TestParseBehaviors(t *testing.T) {
 
 	path := t.TempDir() + "/behaviors.json"
 	must(t, 0, os.WriteFile(path, []byte("{}"), 0o600))
-	_, err = ReadBehaviors(path)
-	must(t, 0, err)
-	if _, err := ReadBehaviors(path + ".not"); err == nil {
+	amended, err := ReadBehaviors(path, Pessimistic())
+	assertEqual(t, Pessimistic(), must(t, amended, err))
+	must(t, 0, os.WriteFile(path, []byte(`{"strictHosts": false, "inUseFor": "0s"}`), 0o600))
+	amended, err = ReadBehaviors(path, Pessimistic())
+	want = Pessimistic()
+	want.StrictHosts, want.InUseFor = false, 0
+	assertEqual(t, want, must(t, amended, err))
+	if _, err := ReadBehaviors(path+".not", Behaviors{}); err == nil {
 		t.Error("a missing file is no error")
 	}
 }
@@ -110,6 +116,20 @@ func TestStrictHosts(t *testing.T) {
 
 	data := w.dataClient()
 	_, err = data.DiscoverInstances(t.Context(), discover)
+	must(t, 0, err)
+	_, err = data.ListNamespaces(t.Context(), &sd.ListNamespacesInput{})
+	wantCode(t, err, "UnknownOperationException")
+}
+
+// TestDataPlane: where names of hosts are not strict, and for clients that can use no such name, an address counts as one.
+func TestDataPlane(t *testing.T) {
+	w := newTestServer(t, Options{Now: time.Now, Behaviors: Behaviors{StrictHosts: true}, AccessKeys: []AccessKey{{ID: "AKIDEXAMPLE", Secret: "secret"}}})
+	w.service(w.namespace("demo"), "svc")
+	listener := httptest.NewServer(w.server.DataPlane())
+	t.Cleanup(listener.Close)
+	w.url = listener.URL
+	data := w.client("us-east-1", "AKIDEXAMPLE", "secret")
+	_, err := data.DiscoverInstances(t.Context(), &sd.DiscoverInstancesInput{NamespaceName: new("demo"), ServiceName: new("svc")})
 	must(t, 0, err)
 	_, err = data.ListNamespaces(t.Context(), &sd.ListNamespacesInput{})
 	wantCode(t, err, "UnknownOperationException")

@@ -1,6 +1,7 @@
 package cloudmaplocal
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -130,7 +131,7 @@ func (s *Server) handleRequest(r *http.Request, name string) (any, error) {
 	if !isOperation(name) {
 		return nil, failure("UnknownOperationException", "X-Amz-Target '%s' names no operation of Cloud Map.", r.Header.Get("X-Amz-Target"))
 	}
-	if s.opts.Behaviors.StrictHosts && isDataHost(r.Host) != isDiscovery(name) {
+	if s.opts.Behaviors.StrictHosts && isDataPlane(r) != isDiscovery(name) {
 		return nil, failure("UnknownOperationException", "The host %s does not answer %s.", r.Host, name)
 	}
 	body, err := readBody(r)
@@ -153,8 +154,21 @@ func (s *Server) handleRequest(r *http.Request, name string) (any, error) {
 	return result, fault.afterRequest(r.Context(), err)
 }
 
-// isDataHost reports whether a host is of AWS's data plane: SDKs put the prefix before the name of every endpoint.
-func isDataHost(host string) bool { return strings.HasPrefix(host, "data-") }
+// DataPlane returns the server as the hosts of AWS's data plane are, whatever their names: with StrictHosts it answers
+// DiscoverInstances and DiscoverInstancesRevision alone.
+func (s *Server) DataPlane() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), dataPlaneKey{}, true)))
+	})
+}
+
+// dataPlaneKey is the key of the context of requests to DataPlane.
+type dataPlaneKey struct{}
+
+// isDataPlane reports whether a request is to AWS's data plane. SDKs put the prefix before the name of every endpoint.
+func isDataPlane(r *http.Request) bool {
+	return r.Context().Value(dataPlaneKey{}) != nil || strings.HasPrefix(r.Host, "data-")
+}
 
 // isDiscovery reports whether an operation is of the data plane.
 func isDiscovery(operation string) bool { return strings.HasPrefix(operation, "Discover") }

@@ -70,7 +70,7 @@ func TestCommand(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	found, err := cloudmaplocal.ReadBehaviors(dir + "/new/behaviors.json")
+	found, err := cloudmaplocal.ReadBehaviors(dir+"/new/behaviors.json", cloudmaplocal.Behaviors{})
 	if err != nil || !found.StrictHosts {
 		t.Errorf("%+v, %v", found, err)
 	}
