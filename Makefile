@@ -100,6 +100,13 @@ clusters: build ## Bring two real clusters and cloudmap-local up to work with (d
 	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
 	go run ./test/demo -up
 
+.PHONY: aws-acceptance
+aws-acceptance: ## Find out how AWS Cloud Map behaves in an account, for some cents (REGION=eu-central-1; ROLE=, VPC=, SHARE=, RATES=1, YES=1, SWEEP=1, ENDPOINT=; docs/aws-behavior.md)
+	@test -n "$(REGION)" || { echo "name the AWS Region: make aws-acceptance REGION=eu-central-1" >&2; exit 1; }
+	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/cloudmap-probe
+	bin/cloudmap-probe --region $(REGION) --output dist/aws-report $(if $(ROLE),--role $(ROLE)) $(if $(VPC),--vpc $(VPC)) $(if $(SHARE),--share $(SHARE)) \
+	  $(if $(RATES),--rates) $(if $(YES),--yes) $(if $(SWEEP),--sweep) $(if $(ENDPOINT),--endpoint $(ENDPOINT))
+
 .PHONY: test
 test: unit browser faults e2e ## Run every test: unit, registries, a real API server, a browser, random faults, scenarios on real clusters
 

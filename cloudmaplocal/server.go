@@ -1,6 +1,7 @@
 package cloudmaplocal
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -16,8 +17,8 @@ import (
 // Server is the Cloud Map API as an http.Handler. It also serves /healthz, /metrics, /faults, /shares, and as much of AWS STS as credential
 // providers need.
 //
-// The host name of a request is ignored, so requests to data-<host> and requests through it as an HTTP proxy work like any
-// other.
+// Unless Behaviors has StrictHosts, the host name of a request is ignored, so requests to data-<host> and requests through
+// it as an HTTP proxy work like any other.
 type Server struct {
 	opts        Options
 	credentials *credentialStore
@@ -130,6 +131,9 @@ func (s *Server) handleRequest(r *http.Request, name string) (any, error) {
 	if !isOperation(name) {
 		return nil, failure("UnknownOperationException", "X-Amz-Target '%s' names no operation of Cloud Map.", r.Header.Get("X-Amz-Target"))
 	}
+	if s.opts.Behaviors.StrictHosts && isDataPlane(r) != isDiscovery(name) {
+		return nil, failure("UnknownOperationException", "The host %s does not answer %s.", r.Host, name)
+	}
 	body, err := readBody(r)
 	if err != nil {
 		return nil, err
@@ -149,6 +153,25 @@ func (s *Server) handleRequest(r *http.Request, name string) (any, error) {
 	result, err := s.runOperation(target, request{operation: name, caller: caller, body: body, fault: fault})
 	return result, fault.afterRequest(r.Context(), err)
 }
+
+// DataPlane returns the server as the hosts of AWS's data plane are, whatever their names: with StrictHosts it answers
+// DiscoverInstances and DiscoverInstancesRevision alone.
+func (s *Server) DataPlane() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), dataPlaneKey{}, true)))
+	})
+}
+
+// dataPlaneKey is the key of the context of requests to DataPlane.
+type dataPlaneKey struct{}
+
+// isDataPlane reports whether a request is to AWS's data plane. SDKs put the prefix before the name of every endpoint.
+func isDataPlane(r *http.Request) bool {
+	return r.Context().Value(dataPlaneKey{}) != nil || strings.HasPrefix(r.Host, "data-")
+}
+
+// isDiscovery reports whether an operation is of the data plane.
+func isDiscovery(operation string) bool { return strings.HasPrefix(operation, "Discover") }
 
 // runOperation applies the caller's throttle and runs the operation.
 func (s *Server) runOperation(target *region, req request) (any, error) {

@@ -25,6 +25,7 @@ const drainTime = 5 * time.Second
 // flags is the command line as it was typed.
 type flags struct {
 	listen     string
+	dataListen string
 	dnsListen  string
 	verbose    bool
 	accessKeys []string
@@ -52,6 +53,7 @@ func newCommand() *cobra.Command {
 func (f *flags) bind(cmd *cobra.Command) {
 	set, o := cmd.Flags(), &f.options
 	set.StringVar(&f.listen, "listen", "127.0.0.1:8080", "address to listen on")
+	set.StringVar(&f.dataListen, "data-listen", "", "further address, which counts as a host with the prefix data- (default: none)")
 	set.StringVar(&f.dnsListen, "dns-listen", "", "address to answer DNS on, by UDP and TCP, for the DNS namespaces (default: no DNS)")
 	set.BoolVar(&f.verbose, "verbose", false, "log each request")
 	set.StringVar(&o.StateFile, "state", "", "file that keeps everything over restarts (default: in memory only)")
@@ -59,13 +61,23 @@ func (f *flags) bind(cmd *cobra.Command) {
 	set.StringVar(&o.Region, "region", cloudmaplocal.DefaultRegion, "Region of unsigned requests; signed ones name theirs")
 	set.StringArrayVar(&f.accessKeys, "access-key", nil,
 		"`ID[:SECRET[:ACCOUNT]]` that may call; repeatable. With a secret, signatures are verified (default: everybody may call)")
-	set.DurationVar(&o.ConsistencyDelay, "consistency-delay", 0,
+	b := &o.Behaviors
+	set.Func("behaviors", "`FILE` (JSON or YAML) of behaviors, as cloudmap-probe writes it, which amends the flags before it",
+		func(path string) (err error) {
+			*b, err = cloudmaplocal.ReadBehaviors(path, *b)
+			return err
+		})
+	set.BoolFunc("pessimistic", "behave in the worst way that is plausible of AWS", func(string) error {
+		*b = cloudmaplocal.Pessimistic()
+		return nil
+	})
+	set.DurationVar((*time.Duration)(&b.ConsistencyDelay), "consistency-delay", 0,
 		"age of what DiscoverInstances, DiscoverInstancesRevision and ListInstances show; AWS: around 500ms")
-	set.DurationVar(&o.OperationDelay, "operation-delay", 0, "duration of asynchronous operations; AWS: a second and more")
-	set.DurationVar(&o.HealthDelay, "health-delay", 0, "time until UpdateInstanceCustomHealthStatus shows; AWS: around 30s")
+	set.DurationVar((*time.Duration)(&b.OperationDelay), "operation-delay", 0, "duration of asynchronous operations; AWS: a second and more")
+	set.DurationVar((*time.Duration)(&b.HealthDelay), "health-delay", 0, "time until UpdateInstanceCustomHealthStatus shows; AWS: around 30s")
 	set.BoolVar(&o.Unthrottled, "unthrottled", false, "switch off the request quotas")
 	set.StringVar(&f.config, "config", "", "`FILE` (YAML or JSON) with further access keys, roles and shared namespaces")
-	set.BoolVar(&o.DenyAtOnce, "deny-at-once", false, "deny requests without rights in Route 53 or EC2, instead of accepting them and failing their operations")
+	set.BoolVar(&b.DenyAtOnce, "deny-at-once", false, "deny requests without rights in Route 53 or EC2, instead of accepting them and failing their operations")
 	set.StringArrayVar(&f.limits, "limit", nil, "`OPERATION=RATE:BURST`, replaces an operation's request quota; repeatable")
 	set.IntVar(&o.NamespaceQuota, "namespaces", 50, "quota of namespaces per account and Region")
 	set.IntVar(&o.InstancesPerNamespace, "instances-per-namespace", 2000, "quota of instances per namespace")
@@ -94,8 +106,28 @@ func (f *flags) run(ctx context.Context, stderr io.Writer) error {
 	if err != nil {
 		return errors.Join(err, listener.Close(), handler.Close())
 	}
+	stopData, err := f.startDataPlane(handler, log)
+	if err != nil {
+		return errors.Join(err, stopDNS(), listener.Close(), handler.Close())
+	}
 	log.Info("listening", "endpoint", "http://"+listener.Addr().String())
-	return errors.Join(serve(ctx, listener, handler), stopDNS(), handler.Close())
+	return errors.Join(serve(ctx, listener, handler), stopData(), stopDNS(), handler.Close())
+}
+
+// startDataPlane serves the data plane if the flag says where, until stop is called.
+func (f *flags) startDataPlane(server *cloudmaplocal.Server, log *slog.Logger) (stop func() error, err error) {
+	if f.dataListen == "" {
+		return func() error { return nil }, nil
+	}
+	listener, err := net.Listen("tcp", f.dataListen)
+	if err != nil {
+		return nil, fmt.Errorf("listening on %s: choose another address with --data-listen: %w", f.dataListen, err)
+	}
+	log.Info("listening for the data plane", "address", listener.Addr().String())
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- serve(ctx, listener, server.DataPlane()) }()
+	return func() error { cancel(); return <-ended }, nil
 }
 
 // startDNS answers DNS if the flag says where, until stop is called.

@@ -105,7 +105,8 @@ func TestCommand_RejectsInvalidFlags(t *testing.T) {
 		"--access-key :secret":              "access key",
 		"--listen nowhere:x":                "listening on nowhere:x",
 		"--dns-listen nowhere:x":            "--dns-listen",
-		"--consistency-delay -1s":           "consistency delay",
+		"--data-listen nowhere:x":           "--data-listen",
+		"--consistency-delay -1s":           "consistencyDelay",
 		"--config /nowhere.yaml":            "/nowhere.yaml",
 		"--state /dev/null/state.json":      "/dev/null/state.json",
 		"--listen 127.0.0.1:0 unused-value": "unknown command",
@@ -162,6 +163,31 @@ func TestServe_DNS(t *testing.T) {
 	if err != nil || len(reply.Answer) != 1 {
 		t.Errorf("answer %v, error %v", reply, err)
 	}
+	p.stop()
+	listener, err := net.Listen("tcp", match[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = listener.Close()
+}
+
+// TestServe_DataPlane: under strict hosts, one address answers discovery and the other one the rest; --behaviors amends
+// --pessimistic.
+func TestServe_DataPlane(t *testing.T) {
+	file := t.TempDir() + "/behaviors.json"
+	if err := os.WriteFile(file, []byte(`{"operationDelay": "0s", "consistencyDelay": "0s"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, "--pessimistic", "--behaviors", file, "--data-listen", "127.0.0.1:0")
+	p.call("CreateHttpNamespace", `{"Name":"demo"}`)
+	match := regexp.MustCompile(`data plane" address=(\S+)`).FindStringSubmatch(p.log.String())
+	if match == nil {
+		t.Fatalf("no address in the log: %s", p.log.String())
+	}
+	id := regexp.MustCompile(`"Id":"([^"]*)"`).FindStringSubmatch(p.call("ListNamespaces", `{}`))[1]
+	p.call("CreateService", `{"Name":"web","NamespaceId":"`+id+`"}`)
+	p.endpoint = "http://" + match[1]
+	p.call("DiscoverInstances", `{"NamespaceName":"demo","ServiceName":"web"}`)
 	p.stop()
 	listener, err := net.Listen("tcp", match[1])
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/awsprobe"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
@@ -48,7 +49,9 @@ func newFigures() (*figures, error) {
 	}
 	return &figures{used: map[string]bool{}, texts: map[string]string{
 		"stale-requests":        staleRequests(),
+		"assumptions":           awsprobe.AssumptionTable(),
 		"attacks":               attack.Table(),
+		"behaviors":             behaviors(),
 		"requests":              fmt.Sprintf("%g", m.with.TotalPerMinute()),
 		"requests-when-silent":  fmt.Sprintf("%g", m.without.TotalPerMinute()),
 		"steady-requests":       m.steadyRequests(),
@@ -60,6 +63,8 @@ func newFigures() (*figures, error) {
 		"price-date":            cost.PriceDate,
 		"price-by-clusters":     bills,
 		"price-options":         m.priceOptions(),
+		"probes":                awsprobe.ProbeTable(),
+		"probe-cost":            awsprobe.CostSummary(),
 		"price-formula":         m.priceFormula(),
 		"price-when-silent":     fmt.Sprintf("%s instead of %s", grouped(m.discover*cost.MonthMinutes), grouped(m.discovers*cost.MonthMinutes)),
 		"legacy-requests":       m.legacyRequests(),

@@ -27,6 +27,7 @@ var programs = []program{
 	{"cloud-map-mcs-controller", "./cmd/controller", []string{"linux/amd64", "linux/arm64"}, true},
 	{"cloudmap-local", "./cmd/cloudmap-local", []string{"linux/amd64", "linux/arm64"}, true},
 	{plugin, "./cmd/kubectl-mcs", []string{"linux/amd64", "linux/arm64", "darwin/amd64", "darwin/arm64", "windows/amd64"}, false},
+	{"cloudmap-probe", "./cmd/cloudmap-probe", []string{"linux/amd64", "linux/arm64", "darwin/amd64", "darwin/arm64"}, false},
 }
 
 // A file is one build of a program.

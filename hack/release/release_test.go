@@ -63,7 +63,7 @@ func TestFileNames(t *testing.T) {
 }
 
 func TestSelectPlatforms(t *testing.T) {
-	for list, want := range map[string]int{"": 9, "linux/amd64": 3, "linux/amd64,darwin/arm64": 4} {
+	for list, want := range map[string]int{"": 13, "linux/amd64": 4, "linux/amd64,darwin/arm64": 6} {
 		n := 0
 		for _, p := range selectPlatforms(programs, list) {
 			n += len(p.platforms)

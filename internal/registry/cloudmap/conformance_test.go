@@ -2,6 +2,7 @@ package cloudmap
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -41,7 +42,36 @@ func TestConformanceWhenReadsAreLate(t *testing.T) {
 		t.Skip("CI runs TestConformance and TestConformanceUnderIAM: NIGHTLY=1 runs this one too")
 	}
 	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
-		b := backend(startCloud(t, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond}), func(identity mcs.Identity) Config {
+		b := backend(startCloud(t, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)}), func(identity mcs.Identity) Config {
+			cfg := fast(identity)
+			cfg.times.Confirm, cfg.times.Adopt, cfg.times.Settle = 3*time.Second, 3*time.Second, time.Second
+			return cfg
+		})
+		b.Timeout = time.Minute
+		return b
+	})
+}
+
+// TestConformancePessimistic has the shipped policies and the worst behaviors that are plausible of AWS, with a tenth of
+// their delays, as the intervals of the test are a tenth of those of users. TestPessimistic has the hosts of AWS.
+func TestConformancePessimistic(t *testing.T) {
+	if testing.Short() {
+		t.Skip("CI runs TestPessimistic: NIGHTLY=1 runs this one too")
+	}
+	behaviors := cloudmaplocal.Pessimistic()
+	behaviors.StrictHosts = false
+	behaviors.RefuseOwnerFilter, behaviors.HTTPNameSuffix, behaviors.InUseFor = false, "", 0 // pessimisticFails
+	for _, delay := range []*cloudmaplocal.Duration{
+		&behaviors.TagsVisibleAfter, &behaviors.HealthDelay, &behaviors.ConsistencyDelay, &behaviors.ConsistencySpread, &behaviors.OperationDelay,
+	} {
+		*delay /= 10
+	}
+	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
+		if strings.HasSuffix(t.Name(), "/members_are_listed") {
+			t.Skip("while policies do not see the tags of its catalog, or reads show it late, a new cluster's member record is there " +
+				"without its key, and the others report it as refused")
+		}
+		b := backend(startGuarded(t, cloudmaplocal.Options{Unthrottled: true, Behaviors: behaviors}, joinPolicies), func(identity mcs.Identity) Config {
 			cfg := fast(identity)
 			cfg.times.Confirm, cfg.times.Adopt, cfg.times.Settle = 3*time.Second, 3*time.Second, time.Second
 			return cfg

@@ -297,7 +297,8 @@ func startCloud(t *testing.T, options cloudmaplocal.Options) *cloud {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cloud{delay: options.ConsistencyDelay}
+	b := options.Behaviors
+	c := &cloud{delay: time.Duration(b.OperationDelay + b.ConsistencyDelay + b.ConsistencySpread)}
 	c.server.Store(server)
 	listener := httptest.NewServer(c)
 	t.Cleanup(func() {

@@ -53,6 +53,8 @@ type simulation struct {
 	counts map[string]int
 	// ids are the stored resource IDs, by access key.
 	ids stores
+	// endpoint is that of the clients of the clusters, "" for the hosts of AWS.
+	endpoint string
 	// intercept, if set, may answer a request in place of the server: with an error code or a body.
 	intercept func(request) (code, body string, ok bool)
 }
@@ -94,7 +96,7 @@ func newSimulation(t *testing.T, seed uint64, options cloudmaplocal.Options) *si
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &simulation{t: t, seed: seed, server: server, counts: map[string]int{}}
+	return &simulation{t: t, seed: seed, server: server, endpoint: "https://cloudmap.test", counts: map[string]int{}}
 }
 
 // plan sets the fault plan of the server. Without rules there are no faults.
@@ -262,7 +264,7 @@ func (w *simulation) clientAt(key string, rates map[string]api.Rate) (*api.Clien
 	w.t.Helper()
 	line := &wire{simulation: w, cluster: key, asked: map[uint64]uint64{}}
 	client, err := api.NewClient(w.t.Context(), api.Config{
-		Region: "us-east-1", Endpoint: "https://cloudmap.test", HTTPClient: line, Rates: rates,
+		Region: "us-east-1", Endpoint: w.endpoint, HTTPClient: line, Rates: rates,
 		Credentials: credentials.NewStaticCredentialsProvider(key, "secret", ""),
 	})
 	if err != nil {

@@ -1,6 +1,7 @@
 package cloudmaptest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -19,8 +20,10 @@ import (
 )
 
 // Serve has handler answer a request without a network, so that it works in virtual time. A connection that the handler closes is an error, as it
-// is on a network.
+// is on a network, and the request has the host of its URL.
 func Serve(handler http.Handler, r *http.Request) (response *http.Response, err error) {
+	r = r.Clone(r.Context())
+	r.Host = cmp.Or(r.Host, r.URL.Host)
 	defer func() {
 		switch p := recover(); p {
 		case nil:
