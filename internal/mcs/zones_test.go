@@ -105,8 +105,8 @@ func drawZones(t *rapid.T, label string) Zones {
 	return zones
 }
 
-// With all IDs known, two zones have one name exactly if they are one zone. Without, names stay. The
-// order of exports and zones makes no difference.
+// With all IDs known, two zones have one name exactly if they are one zone. Without, names stay.
+// The order of exports and zones makes no difference.
 func TestNameZones_Properties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		own, other := drawZones(t, "own"), drawZones(t, "other")

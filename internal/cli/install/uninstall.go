@@ -113,8 +113,8 @@ func planRemoval(ctx context.Context, s *session.Session, k *session.Cluster, o 
 	return r, nil
 }
 
-// listManagedObjects returns the objects with the controller's managed-by label, which it created in
-// users' namespaces, and the ClusterProperties that it has derived.
+// listManagedObjects returns the objects with the controller's managed-by label, which it created
+// in users' namespaces, and the ClusterProperties that it has derived.
 func listManagedObjects(ctx context.Context, k *session.Cluster) ([]client.Object, error) {
 	var imported discoveryv1.EndpointSliceList
 	if err := k.List(ctx, "", &imported, client.MatchingLabels{plan.LabelManagedBy: plan.ManagedBy}); err != nil {

@@ -29,7 +29,8 @@ import (
 const propertySyncTimeout = 10 * time.Second
 
 // propertyObjects reads the ClusterProperties from a watch that it opens when their CRD is there,
-// which may be long after the start, and writes those that are derived. It is used by one goroutine.
+// which may be long after the start, and writes those that are derived. It is used by one
+// goroutine.
 type propertyObjects struct {
 	config    *rest.Config
 	discovery discovery.DiscoveryInterface

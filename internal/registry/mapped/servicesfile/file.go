@@ -23,7 +23,7 @@ const (
 	MaxServices = 200
 	// maxServicePorts bounds the ports of a service: those of most Services, and a tenth of what mcs.Sanitize allows.
 	maxServicePorts = 100
-	// maxZones bounds the zones of a file. A Region of AWS has at most 6, and up to some 20 local ones.
+	// maxZones bounds the zones of a file. A Region of AWS has at most 6, and some 20 local ones.
 	maxZones = 64
 	// MaxProblems bounds the lines about one file or service.
 	MaxProblems = 20
