@@ -117,7 +117,7 @@ type clock struct {
 	counted, pending time.Duration
 }
 
-// observe records whether requests since the last call were answered, or failed without an answer. An error is an answer, except throttling.
+// observe records whether requests since the last call were answered, or failed without an answer. An error is an answer, except throttling and an error code that is not known.
 func (c *clock) observe(now time.Time, answered, failed bool) {
 	if !c.last.IsZero() {
 		c.pending += now.Sub(c.last)
@@ -137,7 +137,7 @@ func (c *clock) observe(now time.Time, answered, failed bool) {
 // isAnswer reports whether AWS answered a request that returned err.
 func isAnswer(err error) bool {
 	switch api.ResultOf(err) {
-	case api.ResultThrottled, api.ResultError, api.ResultCanceled:
+	case api.ResultThrottled, api.ResultError, api.ResultUnknown, api.ResultCanceled:
 		return false
 	}
 	return true

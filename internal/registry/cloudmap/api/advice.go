@@ -24,6 +24,10 @@ var codeAdvice = map[string]string{
 	"MissingAuthenticationToken":  "give the controller AWS credentials: docs/eks.md",
 	"OptInRequired":               "activate the AWS account: it is not subscribed to AWS Cloud Map",
 
+	"UnknownOperationException": "the request went to the wrong host: set --aws-endpoint to that of servicediscovery and --aws-data-endpoint to that of data-servicediscovery, " +
+		"or neither (docs/accounts-and-regions.md#vpc-endpoints)",
+	"UnknownError": "the answer has no error code of AWS: check --aws-endpoint, and the proxies on the network path",
+
 	"EXPIRED_TOKEN": expiredAdvice,
 	"CANNOT_CREATE_HOSTED_ZONE": "check that the VPC of --instance-dns-vpc exists in the account and Region of the controller and has no other hosted zone of this name, " +
 		"and the quota of hosted zones in Route 53",

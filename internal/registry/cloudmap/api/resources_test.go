@@ -517,7 +517,7 @@ func TestPlainBodies(t *testing.T) {
 
 // An endpoint that is not a URL may contain a password.
 func TestCheckEndpoint_HidesInvalidURL(t *testing.T) {
-	err := Config{}.checkEndpoint(aws.String("https://user:secret@cloudmap:port"))
+	err := Config{}.checkEndpoint("https://user:secret@cloudmap:port")
 	if err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("error %v, want one without the password", err)
 	}

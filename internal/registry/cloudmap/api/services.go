@@ -18,7 +18,7 @@ type HealthInstance struct {
 
 // DiscoverHealth returns all instances of a service with their health. AWS allows MaxDiscovered instances in a service, so that one request returns all.
 func (c *Client) DiscoverHealth(ctx context.Context, namespace, service string) ([]HealthInstance, error) {
-	out, err := call(ctx, c, "DiscoverInstances", c.sdk.DiscoverInstances, &servicediscovery.DiscoverInstancesInput{
+	out, err := call(ctx, c, "DiscoverInstances", c.data.DiscoverInstances, &servicediscovery.DiscoverInstancesInput{
 		NamespaceName: aws.String(namespace),
 		ServiceName:   aws.String(service),
 		OwnerAccount:  c.ownerAccount(),
