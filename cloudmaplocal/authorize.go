@@ -111,7 +111,7 @@ func (c *apiCall) authorize() error {
 	}
 	err := c.checkFurther(about, permissions[c.req.operation])
 	var denied *apiError
-	if c.opts.DenyAtOnce || !errors.As(err, &denied) {
+	if c.opts.Behaviors.DenyAtOnce || !errors.As(err, &denied) {
 		return err
 	}
 	c.denial = &operationError{Code: opDenied, Message: denied.message}
@@ -192,9 +192,9 @@ func (c *apiCall) resourcesFor(about requestTarget, needed permission) []resourc
 		missing := resource{arn: c.store.arn(kind, "*")}
 		switch {
 		case kind == "namespace" && about.namespace != nil:
-			all = append(all, resource{c.store.arn(kind, about.namespace.ID), about.namespace.Tags})
+			all = append(all, resource{c.store.arn(kind, about.namespace.ID), about.namespace.visibleTags(c.now)})
 		case kind == "service" && about.service != nil && c.req.operation != "CreateService":
-			all = append(all, resource{c.store.arn(kind, about.service.ID), about.service.Tags})
+			all = append(all, resource{c.store.arn(kind, about.service.ID), about.service.visibleTags(c.now)})
 		default:
 			all = append(all, missing)
 		}
@@ -263,10 +263,18 @@ func (c *apiCall) checkShare(about requestTarget) error {
 	created := about.service != nil && c.store.creatorAccount(about.service.CreatedBy) == c.caller.account
 	name := c.req.operation
 	switch {
+	case c.changesTags() && !c.opts.Behaviors.ShareAllowsTags:
+		return accessDenied(c.caller.arn, actionName(actionTag), about.arn(c.store), "because tags of shared resources can't be changed")
 	case slices.Contains(ownersOnly, name),
 		slices.Contains(creatorsOnly, name) && !created,
 		share.OwnServicesOnly && slices.Contains(instanceWrites, name) && !created:
 		return accessDenied(c.caller.arn, actionName(name), about.arn(c.store), "because no resource-based policy allows the "+actionName(name)+" action")
 	}
 	return nil
+}
+
+// changesTags reports whether the request sets or removes tags.
+func (c *apiCall) changesTags() bool {
+	fields, _ := decode[conditionFields](c.req.body) // an unreadable request has none
+	return len(fields.Tags)+len(fields.TagKeys) > 0
 }

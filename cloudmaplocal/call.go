@@ -73,7 +73,10 @@ func (c *apiCall) submitOperation(op *operation) (string, error) {
 		return "", duplicateRequest(other.ID)
 	}
 	op.Created = c.now
-	op.Due, op.Fails = c.now.Add(c.opts.OperationDelay), c.denial
+	op.Due = c.now.Add(time.Duration(c.opts.Behaviors.OperationDelay))
+	if c.denial != nil {
+		op.Fails = c.denial
+	}
 	c.req.fault.applyTo(op)
 	c.operations.startOperation(op)
 	return op.ID, nil

@@ -124,7 +124,7 @@ func testDNSNamespaces(t *testing.T, w *testServer) {
 	got, err = w.GetNamespace(ctx, &sd.GetNamespaceInput{Id: &publicID})
 	assertEqual(t, new(int64(100)), must(t, got, err).Namespace.Properties.DnsProperties.SOA.TTL)
 	// The name is taken where names must be unique.
-	wantMatch(t, `example\.com-[a-z0-9]{8}`, *got.Namespace.Properties.HttpProperties.HttpName)
+	wantMatch(t, `example\.com-[a-z0-9]{16}`, *got.Namespace.Properties.HttpProperties.HttpName)
 
 	_, err = w.UpdatePrivateDnsNamespace(ctx, &sd.UpdatePrivateDnsNamespaceInput{Id: &id, Namespace: &types.PrivateDnsNamespaceChange{
 		Properties: &types.PrivateDnsNamespacePropertiesChange{
@@ -641,7 +641,7 @@ func TestPartitions(t *testing.T) {
 	for region, want := range map[string]string{
 		"us-east-1": "arn:aws:", "cn-north-1": "arn:aws-cn:", "us-gov-west-1": "arn:aws-us-gov:",
 	} {
-		r := newStore(regionKey{DefaultAccount, region})
+		r := newStore(regionKey{DefaultAccount, region}, Behaviors{})
 		if got := r.arn("service", "srv-x"); !strings.HasPrefix(got, want) || !strings.HasSuffix(got, region+":123456789012:service/srv-x") {
 			t.Errorf("ARN in %s = %s", region, got)
 		}
@@ -649,7 +649,7 @@ func TestPartitions(t *testing.T) {
 }
 
 func TestNamespaceQuota(t *testing.T) {
-	w := newTestServer(t, Options{OperationDelay: time.Second})
+	w := newTestServer(t, Options{Behaviors: Behaviors{OperationDelay: Duration(time.Second)}})
 	for i := range 50 {
 		_, err := w.CreateHttpNamespace(t.Context(), &sd.CreateHttpNamespaceInput{Name: new(numbered("ns", i))})
 		if err != nil {
@@ -664,7 +664,7 @@ func TestNamespaceQuota(t *testing.T) {
 }
 
 func TestInstancesPerNamespaceQuota(t *testing.T) {
-	w := newTestServer(t, Options{InstancesPerNamespace: 3, OperationDelay: time.Second})
+	w := newTestServer(t, Options{InstancesPerNamespace: 3, Behaviors: Behaviors{OperationDelay: Duration(time.Second)}})
 	created, err := w.CreateHttpNamespace(t.Context(), &sd.CreateHttpNamespaceInput{Name: new("demo")})
 	w.clock.Advance(time.Second)
 	ns := w.operation(must(t, created, err).OperationId).Targets["NAMESPACE"]

@@ -2,6 +2,7 @@ package cloudmaplocal
 
 import (
 	"cmp"
+	"encoding/json"
 	"math/rand/v2"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/wire"
@@ -35,12 +36,30 @@ func (h discoveryHandler) discoverInstances(in wire.DiscoverInput) (wire.Discove
 	found := h.filterInstances(svc, in)
 	rand.Shuffle(len(found), func(i, j int) { found[i], found[j] = found[j], found[i] })
 	found = found[:min(limit, len(found))]
-	return wire.DiscoverOutput{InstancesRevision: h.req.fault.visibleRevision(svc, h.now), Instances: mapSlice(found, func(inst *instance) wire.DiscoveredInstance {
+	shown := mapSlice(found, func(inst *instance) wire.DiscoveredInstance {
 		return wire.DiscoveredInstance{
 			Attributes: inst.encoded, HealthStatus: inst.Health.at(h.now), InstanceId: inst.ID,
 			NamespaceName: in.NamespaceName, ServiceName: svc.name.name,
 		}
-	})}, nil
+	})
+	return wire.DiscoverOutput{
+		InstancesRevision: h.req.fault.visibleRevision(svc, h.now), Instances: firstThatFit(shown, h.opts.Behaviors.MaxAnswerBytes),
+	}, nil
+}
+
+// firstThatFit returns the first instances whose JSON fits into a number of bytes; 0 is no limit.
+func firstThatFit(all []wire.DiscoveredInstance, limit int) []wire.DiscoveredInstance {
+	if limit == 0 {
+		return all
+	}
+	size := 0
+	for i, inst := range all {
+		raw, _ := json.Marshal(inst) // strings always can
+		if size += len(raw); size > limit {
+			return all[:i]
+		}
+	}
+	return all
 }
 
 func (h discoveryHandler) discoverRevision(in wire.DiscoverInput) (wire.RevisionOutput, error) {

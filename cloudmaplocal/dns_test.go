@@ -140,7 +140,7 @@ func TestDNS_Records(t *testing.T) {
 
 // TestDNS_Choice: Route 53 answers eight instances at most, or one, and no unhealthy ones unless all are.
 func TestDNS_Choice(t *testing.T) {
-	w := newDNSServer(t, Options{HealthDelay: 30 * time.Second})
+	w := newDNSServer(t, Options{Behaviors: Behaviors{HealthDelay: Duration(30 * time.Second)}})
 	many, one := w.dnsService("many", "MULTIVALUE", true, "A"), w.dnsService("one", "WEIGHTED", true, "A")
 	for i := range 12 {
 		for _, svc := range []string{many, one} {
@@ -211,7 +211,7 @@ func TestDNS_Size(t *testing.T) {
 
 // TestDNS_FollowsTheReplica: DNS shows what DiscoverInstances shows, after the same delay.
 func TestDNS_FollowsTheReplica(t *testing.T) {
-	w := newDNSServer(t, Options{ConsistencyDelay: 500 * time.Millisecond})
+	w := newDNSServer(t, Options{Behaviors: ReadsLate(500 * time.Millisecond)})
 	svc := w.dnsService("web", "", false, "A")
 	w.register(svc, "a", map[string]string{"AWS_INSTANCE_IPV4": "10.0.0.1"})
 	assertEqual(t, []string{}, w.answers("web.demo.example.", dns.TypeA))
@@ -304,7 +304,7 @@ func TestRoute53Rights(t *testing.T) {
 	} {
 		for _, atOnce := range []bool{false, true} {
 			t.Run(fmt.Sprint(tc.name, ", denied at once: ", atOnce), func(t *testing.T) {
-				w := newDNSServer(t, Options{DenyAtOnce: atOnce, AccessKeys: []AccessKey{
+				w := newDNSServer(t, Options{Behaviors: Behaviors{DenyAtOnce: atOnce}, AccessKeys: []AccessKey{
 					{ID: "AKIDEXAMPLE"}, {ID: "LIMITED", Policies: []iampolicy.Policy{policy(t, append([]string{cloudMap}, tc.statements...)...)}}}})
 				in := ids{web: w.dnsService("web", "", true, "A"), empty: w.privateNamespace("empty.example")}
 				w.register(in.web, "there", map[string]string{"AWS_INSTANCE_IPV4": "10.0.0.2"})

@@ -184,7 +184,7 @@ func (f fault) applyTo(op *operation) {
 	switch {
 	case f.isKind(FaultFail):
 		op.Due = op.Due.Add(time.Duration(f.rule.Delay))
-		op.Fails = &operationError{Code: cmp.Or(f.rule.Code, "INTERNAL_FAILURE"), Message: f.errorMessage()}
+		op.Fails = &operationError{Code: cmp.Or(f.rule.Code, opInternal), Message: f.errorMessage()}
 	case f.isKind(FaultLost):
 		op.Lost = true
 	}

@@ -222,7 +222,7 @@ func TestFaultOperations(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(fmt.Sprint(tt.rule.Kind, tt.rule.Code), func(t *testing.T) {
-			w := newTestServer(t, Options{OperationDelay: takes, InstancesPerNamespace: 1})
+			w := newTestServer(t, Options{Behaviors: Behaviors{OperationDelay: Duration(takes)}, InstancesPerNamespace: 1})
 			created, err := w.CreateHttpNamespace(t.Context(), &sd.CreateHttpNamespaceInput{Name: new("demo")})
 			must(t, created, err)
 			w.clock.Advance(takes)
@@ -443,7 +443,7 @@ func TestFaultsWhileThePlanChanges(t *testing.T) {
 }
 
 func TestFaultsSurviveRestart(t *testing.T) {
-	opts := Options{StateFile: filepath.Join(t.TempDir(), "state.json"), OperationDelay: time.Second}
+	opts := Options{StateFile: filepath.Join(t.TempDir(), "state.json"), Behaviors: Behaviors{OperationDelay: Duration(time.Second)}}
 	before := newTestServer(t, opts)
 	_, svc := filled(before)
 	before.plan(FaultRule{Kind: FaultFail, Next: 1}, FaultRule{Kind: FaultLost})

@@ -2,6 +2,7 @@ package cloudmaplocal
 
 import (
 	"slices"
+	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/wire"
 )
@@ -17,7 +18,7 @@ func (h instanceHandler) updateCustomHealth(in wire.CustomHealthInput) (wire.Emp
 	if svc.CustomHealth == nil {
 		return wire.EmptyBody{}, failure("CustomHealthNotFound", "The service %s has no custom health check.", svc.ID)
 	}
-	inst.Health = health{Status: inst.Health.at(h.now), Next: in.Status, NextAt: h.now.Add(h.opts.HealthDelay)}
+	inst.Health = health{Status: inst.Health.at(h.now), Next: in.Status, NextAt: h.now.Add(time.Duration(h.opts.Behaviors.HealthDelay))}
 	return wire.EmptyBody{}, nil
 }
 

@@ -15,7 +15,7 @@ type instanceHandler struct{ *apiCall }
 func (h instanceHandler) registerInstance(in wire.RegisterInstanceInput) (wire.OperationStarted, error) {
 	svc, err := h.findService("ServiceId", in.ServiceId)
 	if err != nil {
-		return wire.OperationStarted{}, err
+		return h.registerNowhere(in, err)
 	}
 	if in.Attributes == nil {
 		return wire.OperationStarted{}, invalidInput("Attributes: must not be empty")
@@ -33,6 +33,22 @@ func (h instanceHandler) registerInstance(in wire.RegisterInstanceInput) (wire.O
 		return wire.OperationStarted{OperationId: existing.OperationID}, nil
 	}
 	return started(h.submitRegistration(ns, svc, inst))
+}
+
+// registerNowhere answers a registration in a service that is not found.
+func (h instanceHandler) registerNowhere(in wire.RegisterInstanceInput, notFound error) (wire.OperationStarted, error) {
+	id := h.store.resourceID("service", in.ServiceId)
+	if h.opts.Behaviors.MissingService == MissingRefuse || id == "" || h.store.services[id] != nil {
+		return wire.OperationStarted{}, notFound
+	}
+	if err := instanceIDText.check(in.InstanceId); err != nil {
+		return wire.OperationStarted{}, err
+	}
+	return started(h.submitOperation(&operation{
+		Type: opRegisterInstance, CreatorRequestID: in.CreatorRequestId,
+		Fails:   &operationError{Code: opInternal, Message: notFound.Error()},
+		Targets: map[string]string{targetService: id, targetInstance: in.InstanceId},
+	}))
 }
 
 // withEC2Address returns the attributes with the address of an instance that is registered by the ID of an EC2 instance. AWS fills in the primary private IPv4 address. There are

@@ -39,7 +39,7 @@ func (h namespaceHandler) createNamespace(kind string, in wire.CreateNamespaceIn
 	}
 	ns := &namespace{
 		ID: "ns-" + random(lower, idLen), Kind: kind, Name: in.Name, VPC: in.Vpc, Description: in.Description,
-		CreatorRequestID: in.CreatorRequestId, Tags: tags,
+		CreatorRequestID: in.CreatorRequestId, tagged: tagged{Tags: tags},
 	}
 	if kind != kindHTTP {
 		ns.HostedZoneID, ns.SOATTL = "Z"+random(upper, zoneIDLen), defaultSOATTL
@@ -132,6 +132,9 @@ func (h namespaceHandler) deleteNamespace(in wire.IDInput) (wire.OperationStarte
 	if ns.services > 0 {
 		return wire.OperationStarted{}, resourceInUse("The namespace %s contains %d services; delete them first.", ns.ID, ns.services)
 	}
+	if h.store.isInUse(ns.LastUsed, h.now) {
+		return wire.OperationStarted{}, resourceInUse("The namespace %s contained services until %s; try again later.", ns.ID, ns.LastUsed.UTC())
+	}
 	return started(h.submitOperation(&operation{Type: opDeleteNamespace, Targets: map[string]string{targetNamespace: ns.ID}}))
 }
 
@@ -152,15 +155,30 @@ var namespaceFilters = allowedFilters{
 
 func (h namespaceHandler) listNamespaces(in wire.ListInput) (wire.ListNamespacesOutput, error) {
 	var out wire.ListNamespacesOutput
-	if err := namespaceFilters.check(in.Filters); err != nil {
+	if err := h.checkFilters(namespaceFilters, in.Filters); err != nil {
 		return out, err
 	}
 	found := slices.DeleteFunc(append(h.listVisible(h.store).namespaces, h.req.shared.namespaces...), func(ns wire.Namespace) bool {
 		return !namespaceMatches(ns, in.Filters, h.caller.account)
 	})
 	found, token, err := page(found, func(ns wire.Namespace) string { return ns.Id }, in.Paging)
-	out.Namespaces, out.NextToken = mapSlice(found, func(ns wire.Namespace) wire.Namespace { return ns }), token
+	out.Namespaces, out.NextToken = mapSlice(found, func(ns wire.Namespace) wire.Namespace {
+		if h.opts.Behaviors.InstanceCount == CountAbsent {
+			ns.ServiceCount = nil
+		}
+		return ns
+	}), token
 	return out, err
+}
+
+// checkFilters checks the filters of a list of resources.
+func (c *apiCall) checkFilters(allowed allowedFilters, filters []wire.Filter) error {
+	for _, f := range filters {
+		if f.Name == "RESOURCE_OWNER" && c.opts.Behaviors.RefuseOwnerFilter {
+			return invalidInput("Filters: '%s' is not a filter", f.Name)
+		}
+	}
+	return allowed.check(filters)
 }
 
 // namespaceMatches reports whether a list of this account with these filters shows the namespace.

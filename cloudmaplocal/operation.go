@@ -26,6 +26,9 @@ const (
 	// opDenied is the error code of an operation for which the caller lacks rights in other services.
 	opDenied = "ACCESS_DENIED"
 
+	// opInternal is the error code of an operation that fails for a reason that has no code.
+	opInternal = "INTERNAL_FAILURE"
+
 	targetNamespace = "NAMESPACE"
 	targetService   = "SERVICE"
 	targetInstance  = "INSTANCE"
@@ -47,7 +50,7 @@ type operation struct {
 	Due     time.Time // when it takes effect
 	Done    bool
 	Error   *operationError `json:",omitempty"` // why it failed
-	Fails   *operationError `json:",omitempty"` // why it will fail, by a fault or for lack of rights
+	Fails   *operationError `json:",omitempty"` // why it will fail
 	Lost    bool            `json:",omitempty"` // by a fault: it has no effect and never ends
 	Targets map[string]string
 

@@ -35,22 +35,13 @@ type Options struct {
 	// AccessKeys that may call. Empty: all requests are accepted, signed or not.
 	AccessKeys []AccessKey
 
-	// DenyAtOnce answers a request with AccessDeniedException if its caller lacks rights in Route 53 or EC2. Otherwise the request is accepted, and its operation fails with
-	// ACCESS_DENIED. AWS documents the code of the operation, and not when it checks these rights.
-	DenyAtOnce bool
-
 	// Roles can be assumed with AssumeRole and AssumeRoleWithWebIdentity of AWS STS, which the server answers too.
 	Roles []Role
 	// Shares are the namespaces that accounts share with others.
 	Shares []Share
 
-	// ConsistencyDelay is how old the state is that DiscoverInstances, DiscoverInstancesRevision and ListInstances show.
-	// AWS: around 500ms.
-	ConsistencyDelay time.Duration
-	// OperationDelay is the time that an asynchronous operation takes. AWS: a second for HTTP namespaces, a minute for DNS.
-	OperationDelay time.Duration
-	// HealthDelay is the time that UpdateInstanceCustomHealthStatus takes to show. AWS: around 30s.
-	HealthDelay time.Duration
+	// Behaviors in which AWS may differ from what clients expect.
+	Behaviors Behaviors
 
 	// Unthrottled switches the token buckets off.
 	Unthrottled bool
@@ -105,6 +96,9 @@ func (o Options) withDefaults() (Options, error) {
 		return o, err
 	}
 	var err error
+	if o.Behaviors, err = o.Behaviors.withDefaults(); err != nil {
+		return o, err
+	}
 	o.Shares, err = checkShares(o.Shares, o.Account)
 	return o, err
 }
@@ -120,13 +114,6 @@ func (o Options) validate() error {
 	if o.NamespaceQuota < 0 || o.InstancesPerNamespace < 0 {
 		return fmt.Errorf("quotas of %d namespaces and %d instances per namespace: must not be negative",
 			o.NamespaceQuota, o.InstancesPerNamespace)
-	}
-	for name, d := range map[string]time.Duration{
-		"consistency delay": o.ConsistencyDelay, "operation delay": o.OperationDelay, "health delay": o.HealthDelay,
-	} {
-		if d < 0 || d > maxConfigurableDuration {
-			return fmt.Errorf("%s %s: must be between 0 and %s", name, d, maxConfigurableDuration)
-		}
 	}
 	return cmp.Or(validateLimits(o.Limits), validateAccessKeys(o.AccessKeys), validateRoles(o.Roles))
 }

@@ -23,12 +23,13 @@ type regionState struct {
 	Account, Region string
 	Namespaces      []*namespace
 	Services        []*service
+	UsedNames       []string `json:",omitempty"`
 	Operations      []*operation
 }
 
 // snapshot copies mutable state, so that it can be encoded without the lock.
 func (r *region) snapshot() regionState {
-	out := regionState{Account: r.key.account, Region: r.key.region}
+	out := regionState{Account: r.key.account, Region: r.key.region, UsedNames: sortedKeys(r.store.usedNames)}
 	for _, id := range sortedKeys(r.store.namespaces) {
 		out.Namespaces = append(out.Namespaces, clone(r.store.namespaces[id]))
 	}
@@ -78,6 +79,9 @@ func readState(path string) (all state, err error) {
 func (r *region) restore(saved regionState) error {
 	if slices.Contains(saved.Namespaces, nil) || slices.Contains(saved.Services, nil) || slices.Contains(saved.Operations, nil) {
 		return errors.New("it lists something that is null")
+	}
+	for _, name := range saved.UsedNames {
+		r.store.usedNames[name] = true
 	}
 	for _, ns := range saved.Namespaces {
 		r.store.namespaces[ns.ID] = ns
@@ -171,7 +175,7 @@ func (s *store) checkRestored(op *operation) error {
 		opRegisterInstance:   svc != nil && op.Instance != nil,
 		opDeregisterInstance: svc != nil && svc.Instances[op.Targets[targetInstance]] != nil,
 	}
-	if !complete[op.Type] {
+	if !complete[op.Type] && op.Fails == nil {
 		return fmt.Errorf("the operation %s of type %s lacks what it works on", op.ID, op.Type)
 	}
 	return nil

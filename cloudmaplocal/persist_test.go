@@ -13,7 +13,7 @@ import (
 
 func TestStateSurvivesRestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.json")
-	opts := Options{StateFile: path, OperationDelay: time.Second, ConsistencyDelay: time.Second, HealthDelay: time.Minute}
+	opts := Options{StateFile: path, Behaviors: Behaviors{OperationDelay: Duration(time.Second), ConsistencyDelay: Duration(time.Second), HealthDelay: Duration(time.Minute)}}
 	before := newTestServer(t, opts)
 	ns, svc := filled(before)
 	inFlight := before.register(svc, "late", map[string]string{"n": "2"})

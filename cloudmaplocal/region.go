@@ -25,7 +25,7 @@ type region struct {
 func newRegion(key regionKey, opts *Options, shares *shareList) *region {
 	r := &region{
 		key: key, opts: opts, shares: shares,
-		store: newStore(key), operations: newOperationLog(), replica: newReplica(opts.ConsistencyDelay),
+		store: newStore(key, opts.Behaviors), operations: newOperationLog(), replica: newReplica(opts.Behaviors),
 	}
 	if !opts.Unthrottled {
 		r.throttle = newThrottle(opts.Limits)
@@ -86,7 +86,7 @@ func (r *region) applyOperation(op *operation) {
 	case opRegisterInstance:
 		r.replica.addChange(r.store.setInstance(serviceID, op.Instance, op.ID), op.Due)
 	case opDeregisterInstance:
-		r.replica.addChange(r.store.removeInstance(serviceID, instanceID), op.Due)
+		r.replica.addChange(r.store.removeInstance(serviceID, instanceID, op.Due), op.Due)
 	}
 }
 

@@ -2,6 +2,7 @@ package cloudmaplocal
 
 import (
 	"encoding/json"
+	"math/rand/v2"
 	"slices"
 	"time"
 )
@@ -9,8 +10,8 @@ import (
 // replica is the state that the data plane shows: the same state, one consistency delay ago. It replays a log of
 // changes, each at its time.
 type replica struct {
-	delay      time.Duration // consistency delay
-	log        []change
+	behaviors  Behaviors
+	log        []change                   // in the order of their times
 	namespaces map[string]string          // id by HTTP name
 	services   map[string]*replicaService // by id
 	byName     map[serviceName]*replicaService
@@ -61,19 +62,41 @@ type change struct {
 	revision  int64
 }
 
-func newReplica(delay time.Duration) replica {
+func newReplica(b Behaviors) replica {
 	return replica{
-		delay:      delay,
+		behaviors:  b,
 		namespaces: map[string]string{},
 		services:   map[string]*replicaService{},
 		byName:     map[serviceName]*replicaService{},
 	}
 }
 
-// addChange adds a change of the store to the log.
+// addChange adds a change of the store to the log. Changes of several instances can show in another order than they were
+// made. Changes of one instance keep their order, and a service ends after all changes of its instances.
 func (r *replica) addChange(c change, now time.Time) {
-	c.at = now.Add(r.delay)
-	r.log = append(r.log, c)
+	c.at = now.Add(time.Duration(r.behaviors.ConsistencyDelay))
+	if spread := int64(r.behaviors.ConsistencySpread); spread > 0 && c.instance != nil {
+		c.at = c.at.Add(time.Duration(rand.Int64N(spread)))
+	}
+	at := len(r.log)
+	for at > 0 && r.log[at-1].at.After(c.at) && !c.follows(r.log[at-1]) {
+		at--
+	}
+	if at > 0 && r.log[at-1].at.After(c.at) {
+		c.at = r.log[at-1].at
+	}
+	r.log = slices.Insert(r.log, at, c)
+}
+
+// follows reports whether a change must not show before an earlier one.
+func (c change) follows(earlier change) bool {
+	switch {
+	case c.service == nil || earlier.service == nil || c.service.ID != earlier.service.ID:
+		return false
+	case c.instance == nil || earlier.instance == nil:
+		return true
+	}
+	return c.instance.ID == earlier.instance.ID
 }
 
 // applyDue applies the changes that are visible by now.
@@ -91,7 +114,9 @@ func (r *replica) applyChange(c change) {
 	case namespaceCreated:
 		r.namespaces[c.namespace.HTTPName] = c.namespace.ID
 	case namespaceDeleted:
-		delete(r.namespaces, c.namespace.HTTPName)
+		if r.namespaces[c.namespace.HTTPName] == c.namespace.ID {
+			delete(r.namespaces, c.namespace.HTTPName)
+		}
 	case serviceCreated:
 		name := serviceName{c.service.NamespaceID, c.service.Name}
 		svc := &replicaService{
@@ -100,17 +125,19 @@ func (r *replica) applyChange(c change) {
 		r.services[svc.id], r.byName[name] = svc, svc
 	case serviceDeleted:
 		delete(r.services, c.service.ID)
-		delete(r.byName, serviceName{c.service.NamespaceID, c.service.Name})
+		if name := (serviceName{c.service.NamespaceID, c.service.Name}); r.byName[name] != nil && r.byName[name].id == c.service.ID {
+			delete(r.byName, name)
+		}
 	case instanceSet:
 		svc := r.services[c.service.ID]
 		svc.keepPast(c, r.retention)
 		c.instance.encoded, _ = json.Marshal(c.instance.Attributes) // strings always can
-		svc.instances[c.instance.ID], svc.revision = c.instance, c.revision
+		svc.instances[c.instance.ID], svc.revision = c.instance, max(svc.revision, c.revision)
 	case instanceRemoved:
 		svc := r.services[c.service.ID]
 		svc.keepPast(c, r.retention)
 		delete(svc.instances, c.instance.ID)
-		svc.revision = c.revision
+		svc.revision = max(svc.revision, c.revision)
 	}
 }
 

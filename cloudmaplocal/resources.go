@@ -52,7 +52,8 @@ type namespace struct {
 	HostedZoneID     string `json:",omitempty"`
 	SOATTL           int64  `json:",omitempty"`
 	Created          time.Time
-	Tags             map[string]string `json:",omitempty"`
+	LastUsed         time.Time `json:",omitzero"` // when the last service was deleted
+	tagged
 
 	services          int // that exist
 	reservedInstances int // existing instances and registrations in flight
@@ -72,9 +73,10 @@ type service struct {
 	CustomHealth     *wire.HealthCheckCustomConfig `json:",omitempty"`
 	CreatedBy        string                        `json:",omitempty"` // account, if not the owner
 	Attributes       map[string]string             `json:",omitempty"`
-	Tags             map[string]string             `json:",omitempty"`
-	Revision         int64
-	Instances        map[string]*instance
+	LastUsed         time.Time                     `json:",omitzero"` // when the last instance left
+	tagged
+	Revision  int64
+	Instances map[string]*instance
 
 	reservedInstances int // existing instances and registrations in flight
 	inFlight          int // operations on its instances

@@ -16,8 +16,8 @@ import (
 // Server is the Cloud Map API as an http.Handler. It also serves /healthz, /metrics, /faults, /shares, and as much of AWS STS as credential
 // providers need.
 //
-// The host name of a request is ignored, so requests to data-<host> and requests through it as an HTTP proxy work like any
-// other.
+// Unless Behaviors has StrictHosts, the host name of a request is ignored, so requests to data-<host> and requests through
+// it as an HTTP proxy work like any other.
 type Server struct {
 	opts        Options
 	credentials *credentialStore
@@ -130,6 +130,9 @@ func (s *Server) handleRequest(r *http.Request, name string) (any, error) {
 	if !isOperation(name) {
 		return nil, failure("UnknownOperationException", "X-Amz-Target '%s' names no operation of Cloud Map.", r.Header.Get("X-Amz-Target"))
 	}
+	if s.opts.Behaviors.StrictHosts && isDataHost(r.Host) != isDiscovery(name) {
+		return nil, failure("UnknownOperationException", "The host %s does not answer %s.", r.Host, name)
+	}
 	body, err := readBody(r)
 	if err != nil {
 		return nil, err
@@ -149,6 +152,12 @@ func (s *Server) handleRequest(r *http.Request, name string) (any, error) {
 	result, err := s.runOperation(target, request{operation: name, caller: caller, body: body, fault: fault})
 	return result, fault.afterRequest(r.Context(), err)
 }
+
+// isDataHost reports whether a host is of AWS's data plane: SDKs put the prefix before the name of every endpoint.
+func isDataHost(host string) bool { return strings.HasPrefix(host, "data-") }
+
+// isDiscovery reports whether an operation is of the data plane.
+func isDiscovery(operation string) bool { return strings.HasPrefix(operation, "Discover") }
 
 // runOperation applies the caller's throttle and runs the operation.
 func (s *Server) runOperation(target *region, req request) (any, error) {

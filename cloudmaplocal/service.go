@@ -53,7 +53,7 @@ func newService(ns *namespace, in wire.CreateServiceInput) (*service, error) {
 	svc := &service{
 		ID: "srv-" + random(lower, idLen), NamespaceID: ns.ID, Name: in.Name, Kind: serviceHTTP, Description: in.Description,
 		CreatorRequestID: in.CreatorRequestId, HealthCheck: in.HealthCheckConfig, CustomHealth: in.HealthCheckCustomConfig,
-		Tags: tags, Instances: map[string]*instance{},
+		tagged: tagged{Tags: tags}, Instances: map[string]*instance{},
 	}
 	if in.Type != "" {
 		if err := checkOneOf("Type", in.Type, serviceHTTP); err != nil {
@@ -110,7 +110,7 @@ var serviceFilters = allowedFilters{"NAMESPACE_ID": {"EQ"}, "RESOURCE_OWNER": {"
 
 func (h serviceHandler) listServices(in wire.ListInput) (wire.ListServicesOutput, error) {
 	var out wire.ListServicesOutput
-	if err := serviceFilters.check(in.Filters); err != nil {
+	if err := h.checkFilters(serviceFilters, in.Filters); err != nil {
 		return out, err
 	}
 	found := slices.DeleteFunc(append(h.listVisible(h.store).services, h.req.shared.services...), func(svc wire.Service) bool {
@@ -120,6 +120,9 @@ func (h serviceHandler) listServices(in wire.ListInput) (wire.ListServicesOutput
 	out.NextToken = token
 	out.Services = mapSlice(found, func(svc wire.Service) wire.Service {
 		svc.NamespaceId, svc.CreatorRequestId = "", "" // only GetService has them
+		if h.opts.Behaviors.InstanceCount == CountAbsent {
+			svc.InstanceCount = nil
+		}
 		return svc
 	})
 	return out, err
@@ -207,6 +210,9 @@ func (h serviceHandler) deleteService(in wire.IDInput) (wire.Empty, error) {
 	if op := h.operations.inFlightByTarget[svc.ID+"/"]; op != nil {
 		return wire.Empty{}, resourceInUse("The service %s is being updated by the operation %s.", svc.ID, op.ID)
 	}
-	h.replica.addChange(h.store.removeService(svc), h.now)
+	if h.store.isInUse(svc.LastUsed, h.now) {
+		return wire.Empty{}, resourceInUse("The service %s contained instances until %s; try again later.", svc.ID, svc.LastUsed.UTC())
+	}
+	h.replica.addChange(h.store.removeService(svc, h.now), h.now)
 	return wire.Empty{}, nil
 }

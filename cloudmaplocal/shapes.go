@@ -4,9 +4,10 @@ import "github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/wire"
 
 // namespaceShape returns a namespace as ListNamespaces shows it. GetNamespace adds the CreatorRequestId.
 func (s *store) namespaceShape(ns *namespace) wire.Namespace {
+	count := ns.services
 	shape := wire.Namespace{
 		Arn: s.arn("namespace", ns.ID), CreateDate: wire.Timestamp(ns.Created), Description: ns.Description, Id: ns.ID, Name: ns.Name,
-		ResourceOwner: s.key.account, ServiceCount: ns.services, Type: ns.Kind,
+		ResourceOwner: s.key.account, ServiceCount: &count, Type: ns.Kind,
 	}
 	shape.Properties.HttpProperties = &wire.HTTPProperties{HttpName: ns.HTTPName}
 	if ns.Kind != kindHTTP {
@@ -17,11 +18,12 @@ func (s *store) namespaceShape(ns *namespace) wire.Namespace {
 }
 
 func (s *store) serviceShape(svc *service) wire.Service {
+	count := len(svc.Instances)
 	return wire.Service{
 		Arn: s.arn("service", svc.ID), CreateDate: wire.Timestamp(svc.Created), CreatedByAccount: s.creatorAccount(svc.CreatedBy),
 		CreatorRequestId: svc.CreatorRequestID, Description: svc.Description, DnsConfig: svc.DNS,
 		HealthCheckConfig: svc.HealthCheck, HealthCheckCustomConfig: svc.CustomHealth, Id: svc.ID,
-		InstanceCount: len(svc.Instances), Name: svc.Name, NamespaceId: svc.NamespaceID, ResourceOwner: s.key.account,
+		InstanceCount: &count, Name: svc.Name, NamespaceId: svc.NamespaceID, ResourceOwner: s.key.account,
 		Type: svc.Kind,
 	}
 }

@@ -22,7 +22,7 @@ func newSharing(t *testing.T, share Share) sharing {
 	if share.Namespace == "" {
 		share.Namespace = "demo"
 	}
-	w := newTestServer(t, Options{Shares: []Share{share}, AccessKeys: []AccessKey{
+	w := newTestServer(t, Options{Behaviors: Behaviors{ShareAllowsTags: true}, Shares: []Share{share}, AccessKeys: []AccessKey{
 		{ID: "OWNER", Account: ownAccount}, {ID: "CONSUMER", Account: otherAccount}, {ID: "OUTSIDER", Account: "333333333333"}}})
 	as := func(key string) *testServer {
 		return &testServer{t: t, server: w.server, clock: w.clock, url: w.url, Client: w.client("us-east-1", key, "s")}

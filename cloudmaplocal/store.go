@@ -2,6 +2,7 @@ package cloudmaplocal
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 )
@@ -13,12 +14,17 @@ import (
 // released.
 type store struct {
 	key        regionKey
+	behaviors  Behaviors
 	namespaces map[string]*namespace
 	services   map[string]*service
+	// usedNames are the HttpNames that namespaces have, or have had.
+	usedNames map[string]bool
 }
 
-func newStore(key regionKey) *store {
-	return &store{key: key, namespaces: map[string]*namespace{}, services: map[string]*service{}}
+func newStore(key regionKey, b Behaviors) *store {
+	return &store{
+		key: key, behaviors: b, namespaces: map[string]*namespace{}, services: map[string]*service{}, usedNames: map[string]bool{},
+	}
 }
 
 // arn returns the ARN of a resource: kind "namespace" or "service".
@@ -83,16 +89,32 @@ func (s *store) findDuplicateNamespace(ns *namespace) *namespace {
 	return nil
 }
 
-// addNamespace completes a creation. HttpName must be unique, so the second namespace of a name gets a suffix there.
+// addNamespace completes a creation.
 func (s *store) addNamespace(ns *namespace, operationID string, now time.Time) change {
 	ns.Created, ns.OperationID, ns.HTTPName = now, operationID, ns.Name
+	if s.needsSuffix(ns.Name) {
+		ns.HTTPName = ns.Name + "-" + random(lower, idLen)
+	}
+	ns.showEarlier(nil, now, s.behaviors.TagsVisibleAfter)
+	s.namespaces[ns.ID], s.usedNames[ns.HTTPName] = ns, true
+	return change{kind: namespaceCreated, namespace: ns}
+}
+
+// needsSuffix reports whether the HttpName of a new namespace must differ from its name.
+func (s *store) needsSuffix(name string) bool {
+	switch s.behaviors.HTTPNameSuffix {
+	case SuffixNever:
+		return false
+	case SuffixReuse:
+		return s.usedNames[name]
+	case SuffixCoexisting:
+	}
 	for _, other := range s.namespaces {
-		if other.HTTPName == ns.Name {
-			ns.HTTPName = ns.Name + "-" + random(lower, operationIDTailLen)
+		if other.HTTPName == name {
+			return true
 		}
 	}
-	s.namespaces[ns.ID] = ns
-	return change{kind: namespaceCreated, namespace: ns}
+	return false
 }
 
 func (s *store) removeNamespace(id string) change {
@@ -102,14 +124,17 @@ func (s *store) removeNamespace(id string) change {
 }
 
 func (s *store) addService(ns *namespace, svc *service, now time.Time) change {
-	svc.Created = now
+	svc.Created, svc.Revision = now, s.behaviors.RevisionBase
+	svc.showEarlier(nil, now, s.behaviors.TagsVisibleAfter)
 	ns.services++
 	s.services[svc.ID] = svc
 	return change{kind: serviceCreated, service: svc}
 }
 
-func (s *store) removeService(svc *service) change {
-	s.namespaceOf(svc).services--
+func (s *store) removeService(svc *service, now time.Time) change {
+	ns := s.namespaceOf(svc)
+	ns.services--
+	ns.LastUsed = now
 	delete(s.services, svc.ID)
 	return change{kind: serviceDeleted, service: svc}
 }
@@ -141,20 +166,32 @@ func (s *store) releaseReservation(op *operation) {
 func (s *store) setInstance(serviceID string, inst *instance, operationID string) change {
 	svc := s.services[serviceID]
 	svc.inFlight--
-	svc.Revision++
+	existing := svc.Instances[inst.ID]
+	if s.behaviors.RevisionOn == RevisionOnRegistration || existing == nil || !maps.Equal(existing.Attributes, inst.Attributes) {
+		svc.Revision++
+	}
+	if existing != nil && s.behaviors.HealthOnReregister == HealthKeep {
+		inst.Health = existing.Health
+	}
 	inst.OperationID = operationID
 	svc.Instances[inst.ID] = inst
 	return change{kind: instanceSet, service: svc, instance: inst, revision: svc.Revision}
 }
 
-func (s *store) removeInstance(serviceID, id string) change {
+func (s *store) removeInstance(serviceID, id string, now time.Time) change {
 	svc := s.services[serviceID]
 	inst := svc.Instances[id]
 	svc.inFlight--
 	s.releaseInstance(svc)
 	svc.Revision++
+	svc.LastUsed = now
 	delete(svc.Instances, id)
 	return change{kind: instanceRemoved, service: svc, instance: inst, revision: svc.Revision}
+}
+
+// isInUse reports whether a resource counts as used although its last part has left.
+func (s *store) isInUse(lastUsed, now time.Time) bool {
+	return now.Before(lastUsed.Add(time.Duration(s.behaviors.InUseFor)))
 }
 
 // resourceCounts is the number of resources in all accounts and Regions.

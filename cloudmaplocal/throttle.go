@@ -2,7 +2,6 @@ package cloudmaplocal
 
 import (
 	"net/http"
-	"strings"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -87,7 +86,7 @@ func (t throttle) admit(operation string, now time.Time) error {
 	if bucket == nil || bucket.AllowN(now, 1) {
 		return nil
 	}
-	if strings.HasPrefix(operation, "Discover") {
+	if isDiscovery(operation) {
 		err := failure("RequestLimitExceeded", "The request rate of %s exceeds %v per second.", operation, bucket.Limit())
 		err.status = http.StatusTooManyRequests
 		return err

@@ -13,7 +13,7 @@ import (
 
 func TestConsistencyDelay(t *testing.T) {
 	const delay = 500 * time.Millisecond
-	w := newTestServer(t, Options{ConsistencyDelay: delay})
+	w := newTestServer(t, Options{Behaviors: ReadsLate(delay)})
 	find := func() (*sd.DiscoverInstancesOutput, error) {
 		return w.DiscoverInstances(t.Context(), &sd.DiscoverInstancesInput{NamespaceName: new("demo"), ServiceName: new("svc")})
 	}
@@ -71,7 +71,7 @@ func TestConsistencyDelay(t *testing.T) {
 }
 
 func TestOperationDelay(t *testing.T) {
-	w := newTestServer(t, Options{OperationDelay: 2 * time.Second})
+	w := newTestServer(t, Options{Behaviors: Behaviors{OperationDelay: Duration(2 * time.Second)}})
 	created, err := w.CreateHttpNamespace(t.Context(), &sd.CreateHttpNamespaceInput{Name: new("demo"), CreatorRequestId: new("once")})
 	ns := w.operation(must(t, created, err).OperationId).Targets["NAMESPACE"]
 	again, err := w.CreateHttpNamespace(t.Context(), &sd.CreateHttpNamespaceInput{Name: new("demo"), CreatorRequestId: new("once")})
@@ -106,7 +106,7 @@ func TestOperationDelay(t *testing.T) {
 }
 
 func TestDuplicateRequest(t *testing.T) {
-	w := newTestServer(t, Options{OperationDelay: time.Second})
+	w := newTestServer(t, Options{Behaviors: Behaviors{OperationDelay: Duration(time.Second)}})
 	created, err := w.CreateHttpNamespace(t.Context(), &sd.CreateHttpNamespaceInput{Name: new("demo")})
 	ns := w.operation(must(t, created, err).OperationId).Targets["NAMESPACE"]
 	w.clock.Advance(time.Second)
@@ -152,7 +152,7 @@ func TestDuplicateRequest(t *testing.T) {
 }
 
 func TestDuplicateDeletion(t *testing.T) {
-	w := newTestServer(t, Options{OperationDelay: time.Second})
+	w := newTestServer(t, Options{Behaviors: Behaviors{OperationDelay: Duration(time.Second)}})
 	created, err := w.CreateHttpNamespace(t.Context(), &sd.CreateHttpNamespaceInput{Name: new("demo")})
 	id := w.operation(must(t, created, err).OperationId).Targets["NAMESPACE"]
 	w.clock.Advance(time.Second)
@@ -169,7 +169,7 @@ func TestDuplicateDeletion(t *testing.T) {
 }
 
 func TestHealthDelay(t *testing.T) {
-	w := newTestServer(t, Options{HealthDelay: 30 * time.Second})
+	w := newTestServer(t, Options{Behaviors: Behaviors{HealthDelay: Duration(30 * time.Second)}})
 	ns := w.namespace("demo")
 	created, err := w.CreateService(t.Context(), &sd.CreateServiceInput{
 		NamespaceId: &ns, Name: new("svc"), HealthCheckCustomConfig: &types.HealthCheckCustomConfig{},
@@ -203,7 +203,7 @@ func TestOperations_ExpireAfterRetention(t *testing.T) {
 
 // TestReplicaFollows compares the replica with the truth after many random changes.
 func TestReplicaFollows(t *testing.T) {
-	w := newTestServer(t, Options{ConsistencyDelay: time.Second, OperationDelay: 300 * time.Millisecond})
+	w := newTestServer(t, Options{Behaviors: Behaviors{ConsistencyDelay: Duration(time.Second), OperationDelay: Duration(300 * time.Millisecond)}})
 	created, err := w.CreateHttpNamespace(t.Context(), &sd.CreateHttpNamespaceInput{Name: new("demo")})
 	w.clock.Advance(time.Second)
 	svc := w.service(w.operation(must(t, created, err).OperationId).Targets["NAMESPACE"], "svc")

@@ -276,7 +276,7 @@ func TestOptions(t *testing.T) {
 		{"strange region", Options{Region: "Über"}, "us-east-1"},
 		{"unknown operation", Options{Limits: map[string]Limit{"Register": {1, 1}}}, "no such operation"},
 		{"no burst", Options{Limits: map[string]Limit{"RegisterInstance": {1, 0}}}, "at least 1"},
-		{"negative delay", Options{ConsistencyDelay: -1}, "consistency delay"},
+		{"negative delay", Options{Behaviors: ReadsLate(-1)}, "consistencyDelay"},
 		{"negative quota", Options{NamespaceQuota: -1}, "negative"},
 		{"key without id", Options{AccessKeys: []AccessKey{{Secret: "x"}}}, "access key"},
 		{"key of no account", Options{AccessKeys: []AccessKey{{ID: "A", Account: "x"}}}, "12 digits"},

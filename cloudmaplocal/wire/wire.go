@@ -78,7 +78,7 @@ type Namespace struct {
 	Name             string
 	Properties       NamespaceProperties
 	ResourceOwner    string
-	ServiceCount     int
+	ServiceCount     *int `json:",omitempty"`
 	Type             string
 }
 
@@ -167,7 +167,7 @@ type Service struct {
 	HealthCheckConfig       *HealthCheckConfig       `json:",omitempty"`
 	HealthCheckCustomConfig *HealthCheckCustomConfig `json:",omitempty"`
 	Id                      string
-	InstanceCount           int
+	InstanceCount           *int `json:",omitempty"`
 	Name                    string
 	NamespaceId             string `json:",omitempty"`
 	ResourceOwner           string

@@ -59,13 +59,23 @@ func (f *flags) bind(cmd *cobra.Command) {
 	set.StringVar(&o.Region, "region", cloudmaplocal.DefaultRegion, "Region of unsigned requests; signed ones name theirs")
 	set.StringArrayVar(&f.accessKeys, "access-key", nil,
 		"`ID[:SECRET[:ACCOUNT]]` that may call; repeatable. With a secret, signatures are verified (default: everybody may call)")
-	set.DurationVar(&o.ConsistencyDelay, "consistency-delay", 0,
+	b := &o.Behaviors
+	set.Func("behaviors", "`FILE` (JSON or YAML) of behaviors, as cloudmap-probe writes it; of this flag and the following ones the last wins",
+		func(path string) (err error) {
+			*b, err = cloudmaplocal.ReadBehaviors(path)
+			return err
+		})
+	set.BoolFunc("pessimistic", "behave in the worst way that is plausible of AWS", func(string) error {
+		*b = cloudmaplocal.Pessimistic()
+		return nil
+	})
+	set.DurationVar((*time.Duration)(&b.ConsistencyDelay), "consistency-delay", 0,
 		"age of what DiscoverInstances, DiscoverInstancesRevision and ListInstances show; AWS: around 500ms")
-	set.DurationVar(&o.OperationDelay, "operation-delay", 0, "duration of asynchronous operations; AWS: a second and more")
-	set.DurationVar(&o.HealthDelay, "health-delay", 0, "time until UpdateInstanceCustomHealthStatus shows; AWS: around 30s")
+	set.DurationVar((*time.Duration)(&b.OperationDelay), "operation-delay", 0, "duration of asynchronous operations; AWS: a second and more")
+	set.DurationVar((*time.Duration)(&b.HealthDelay), "health-delay", 0, "time until UpdateInstanceCustomHealthStatus shows; AWS: around 30s")
 	set.BoolVar(&o.Unthrottled, "unthrottled", false, "switch off the request quotas")
 	set.StringVar(&f.config, "config", "", "`FILE` (YAML or JSON) with further access keys, roles and shared namespaces")
-	set.BoolVar(&o.DenyAtOnce, "deny-at-once", false, "deny requests without rights in Route 53 or EC2, instead of accepting them and failing their operations")
+	set.BoolVar(&b.DenyAtOnce, "deny-at-once", false, "deny requests without rights in Route 53 or EC2, instead of accepting them and failing their operations")
 	set.StringArrayVar(&f.limits, "limit", nil, "`OPERATION=RATE:BURST`, replaces an operation's request quota; repeatable")
 	set.IntVar(&o.NamespaceQuota, "namespaces", 50, "quota of namespaces per account and Region")
 	set.IntVar(&o.InstancesPerNamespace, "instances-per-namespace", 2000, "quota of instances per namespace")

@@ -105,7 +105,7 @@ func TestCommand_RejectsInvalidFlags(t *testing.T) {
 		"--access-key :secret":              "access key",
 		"--listen nowhere:x":                "listening on nowhere:x",
 		"--dns-listen nowhere:x":            "--dns-listen",
-		"--consistency-delay -1s":           "consistency delay",
+		"--consistency-delay -1s":           "consistencyDelay",
 		"--config /nowhere.yaml":            "/nowhere.yaml",
 		"--state /dev/null/state.json":      "/dev/null/state.json",
 		"--listen 127.0.0.1:0 unused-value": "unknown command",

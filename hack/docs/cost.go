@@ -47,6 +47,7 @@ func newFigures() (*figures, error) {
 	return &figures{used: map[string]bool{}, texts: map[string]string{
 		"stale-requests":        staleRequests(),
 		"attacks":               attack.Table(),
+		"behaviors":             behaviors(),
 		"requests":              fmt.Sprintf("%g", m.with.TotalPerMinute()),
 		"requests-when-silent":  fmt.Sprintf("%g", m.without.TotalPerMinute()),
 		"steady-requests":       m.steadyRequests(),

@@ -16,7 +16,7 @@ var pages = map[string]func() (string, error){
 }
 
 // pagesWithFigures contain text of figures between markers.
-var pagesWithFigures = []string{"README.md", "docs/comparison.md", "docs/cost.md", "docs/ecs-ec2-lambda.md", "docs/operations.md", "docs/security/threat-model.md"}
+var pagesWithFigures = []string{"README.md", "docs/cloudmap-local.md", "docs/comparison.md", "docs/cost.md", "docs/ecs-ec2-lambda.md", "docs/operations.md", "docs/security/threat-model.md"}
 
 func main() {
 	if err := run(); err != nil {

@@ -72,7 +72,7 @@ func cloudMapRegistries(t *testing.T, url string) func(context.Context, mcs.Iden
 // This test uses the Cloud Map registry: the AWS SDK and Cloud Map's API, with its eventual consistency.
 func TestRun_OverCloudMap(t *testing.T) {
 	a, b := twoClusters(t)
-	url := localCloudMap(t, cloudmaplocal.Options{ConsistencyDelay: 200 * time.Millisecond})
+	url := localCloudMap(t, cloudmaplocal.Options{Behaviors: cloudmaplocal.ReadsLate(200 * time.Millisecond)})
 	newRegistry := cloudMapRegistries(t, url)
 	key := newKey("cloudmap")
 	a.namespace(t, key.Namespace)
@@ -107,7 +107,7 @@ func TestRun_OverCloudMap(t *testing.T) {
 // Cloud Map confirms writes late.
 func TestMembership_ChangesIdentityOverCloudMap(t *testing.T) {
 	a, b := twoClusters(t)
-	url := localCloudMap(t, cloudmaplocal.Options{ConsistencyDelay: 500 * time.Millisecond})
+	url := localCloudMap(t, cloudmaplocal.Options{Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)})
 	newRegistry := cloudMapRegistries(t, url)
 	key := newKey("renamed")
 	a.namespace(t, key.Namespace)

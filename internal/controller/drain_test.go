@@ -152,7 +152,7 @@ func TestDrain_OfClusterAndService(t *testing.T) {
 func TestDrain_ReachesImporters(t *testing.T) {
 	settings := config.Default().Registry
 	overCloudMap := func(t *testing.T) membership.RegistryFactory {
-		url := localCloudMap(t, cloudmaplocal.Options{ConsistencyDelay: 200 * time.Millisecond})
+		url := localCloudMap(t, cloudmaplocal.Options{Behaviors: cloudmaplocal.ReadsLate(200 * time.Millisecond)})
 		keyrings := newKeyrings()
 		return func(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
 			client, err := cloudmapapi.NewClient(ctx, cloudmapapi.Config{Region: "ap-southeast-2", Endpoint: url})

@@ -66,7 +66,7 @@ type legacyClusterset struct {
 
 func newLegacyClusterset(t *testing.T) *legacyClusterset {
 	t.Helper()
-	options := cloudmaplocal.Options{ConsistencyDelay: 200 * time.Millisecond, Unthrottled: true, AccessKeys: []cloudmaplocal.AccessKey{{ID: administrator}}}
+	options := cloudmaplocal.Options{Behaviors: cloudmaplocal.ReadsLate(200 * time.Millisecond), Unthrottled: true, AccessKeys: []cloudmaplocal.AccessKey{{ID: administrator}}}
 	for _, id := range []string{"cls1", "cls2"} {
 		policies, err := cloudmaptest.Policies(os.DirFS("../../deploy/iam"), mcs.Identity{ClusterID: id, ClusterSetID: "set"}, migrationPolicies...)
 		if err != nil {

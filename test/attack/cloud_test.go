@@ -79,7 +79,7 @@ func inCloud(t *testing.T, o cloudOptions, test func(*testing.T, *cloud)) {
 	if o.policies == nil {
 		o.policies = shippedPolicies
 	}
-	options := cloudmaplocal.Options{Unthrottled: !o.throttled, DenyAtOnce: o.denyAtOnce, ConsistencyDelay: 500 * time.Millisecond, AccessKeys: []cloudmaplocal.AccessKey{{ID: admin}}}
+	options := cloudmaplocal.Options{Unthrottled: !o.throttled, Behaviors: cloudmaplocal.Behaviors{DenyAtOnce: o.denyAtOnce, ConsistencyDelay: cloudmaplocal.Duration(500 * time.Millisecond)}, AccessKeys: []cloudmaplocal.AccessKey{{ID: admin}}}
 	add := func(key string, identity mcs.Identity, files []string) {
 		policies, err := cloudmaptest.Policies(os.DirFS("../../deploy/iam"), identity, files...)
 		if err != nil {
@@ -106,7 +106,7 @@ func inCloud(t *testing.T, o cloudOptions, test func(*testing.T, *cloud)) {
 // newServer returns a Cloud Map of another account, in which every access key may do everything.
 func newServer(t *testing.T) *cloudmaplocal.Server {
 	t.Helper()
-	server, err := cloudmaplocal.New(cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond, Now: time.Now})
+	server, err := cloudmaplocal.New(cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond), Now: time.Now})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -65,7 +65,7 @@ type cloud struct {
 func openCloud(ctx context.Context, options Options) (*cloud, error) {
 	unlimited := cloudmaplocal.Limit{PerSecond: 1e6, Burst: 1e6}
 	server, err := cloudmaplocal.New(cloudmaplocal.Options{
-		ConsistencyDelay: consistencyDelay, InstancesPerNamespace: 100_000,
+		Behaviors: cloudmaplocal.ReadsLate(consistencyDelay), InstancesPerNamespace: 100_000,
 		Limits: map[string]cloudmaplocal.Limit{"RegisterInstance": unlimited, "CreateService": unlimited},
 	})
 	if err != nil {

@@ -116,6 +116,7 @@ func TestRoleThatCannotBeAssumed(t *testing.T) {
 // sharedCloud has namespaces of the owner that the consumer may use.
 func sharedCloud(t *testing.T, options cloudmaplocal.Options, clusterSetIDs ...string) *cloud {
 	t.Helper()
+	options.Behaviors.ShareAllowsTags = true // which AWS documents otherwise: without tags nothing is deleted
 	for _, id := range clusterSetIDs {
 		options.Shares = append(options.Shares, cloudmaplocal.Share{Owner: ownerAccount, Namespace: format.ControlNamespace(id), With: []string{consumerAccount}})
 	}

@@ -25,7 +25,7 @@ func TestEndpointFromEnvironment(t *testing.T) {
 
 // TestDuplicateRequest writes one instance many times at once, which AWS refuses for all but one.
 func TestDuplicateRequest(t *testing.T) {
-	slow := startCloud(t, cloudmaplocal.Options{Unthrottled: true, OperationDelay: 50 * time.Millisecond})
+	slow := startCloud(t, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.Behaviors{OperationDelay: cloudmaplocal.Duration(50 * time.Millisecond)}})
 	createForeign(t, slow, "demo", "web")
 	s, ok := slow.service(t, "demo", "web")
 	if !ok {

@@ -41,7 +41,7 @@ func TestConformanceWhenReadsAreLate(t *testing.T) {
 		t.Skip("CI runs TestConformance and TestConformanceUnderIAM: NIGHTLY=1 runs this one too")
 	}
 	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
-		b := backend(startCloud(t, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond}), func(identity mcs.Identity) Config {
+		b := backend(startCloud(t, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)}), func(identity mcs.Identity) Config {
 			cfg := fast(identity)
 			cfg.times.Confirm, cfg.times.Adopt, cfg.times.Settle = 3*time.Second, 3*time.Second, time.Second
 			return cfg

@@ -18,7 +18,7 @@ import (
 func TestCostModel(t *testing.T) {
 	for name, poll := range map[string]time.Duration{"with peer notifications": settings.PollIntervalWithNotifications, "without": settings.PollInterval} {
 		t.Run(name, func(t *testing.T) {
-			virtually(t, cloudmaplocal.Options{ConsistencyDelay: 500 * time.Millisecond}, func(t *testing.T, a *account) {
+			virtually(t, cloudmaplocal.Options{Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)}, func(t *testing.T, a *account) {
 				const clusters, minutes = 3, 10
 				regs := a.start(t, clusters, func(cfg *Config) {
 					if poll == settings.PollInterval {

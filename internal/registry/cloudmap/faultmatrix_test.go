@@ -87,7 +87,7 @@ func TestEveryFault(t *testing.T) {
 
 // testFault is one case of TestEveryFault.
 func testFault(t *testing.T, f cloudmaplocal.FaultRule) {
-	w := newSimulation(t, 0, cloudmaplocal.Options{ConsistencyDelay: 500 * time.Millisecond, OperationDelay: 100 * time.Millisecond})
+	w := newSimulation(t, 0, cloudmaplocal.Options{Behaviors: cloudmaplocal.Behaviors{ConsistencyDelay: cloudmaplocal.Duration(500 * time.Millisecond), OperationDelay: cloudmaplocal.Duration(100 * time.Millisecond)}})
 	id := func(n int) mcs.Identity {
 		return mcs.Identity{ClusterID: fmt.Sprint("cls", n), ClusterSetID: "set1", UID: fmt.Sprint("uid-", n)}
 	}

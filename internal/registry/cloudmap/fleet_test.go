@@ -339,7 +339,7 @@ func TestFleet(t *testing.T) {
 	const clusters = 50
 	// A sixth of the time went into collecting garbage.
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
-	virtually(t, cloudmaplocal.Options{ConsistencyDelay: 500 * time.Millisecond, InstancesPerNamespace: 30_000}, func(t *testing.T, a *account) {
+	virtually(t, cloudmaplocal.Options{Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond), InstancesPerNamespace: 30_000}, func(t *testing.T, a *account) {
 		f := &fleetOf{fleet: newFleet(), t: t, account: a, regs: make([]*Registry, clusters), stops: make([]func(error), clusters)}
 		f.start(0)
 		// One list of namespaces each, at one in two seconds for all: 100 s, and what is throttled. From the second minute on the

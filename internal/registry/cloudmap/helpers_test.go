@@ -297,7 +297,7 @@ func startCloud(t *testing.T, options cloudmaplocal.Options) *cloud {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cloud{delay: options.ConsistencyDelay}
+	c := &cloud{delay: time.Duration(options.Behaviors.ConsistencyDelay)}
 	c.server.Store(server)
 	listener := httptest.NewServer(c)
 	t.Cleanup(func() {

@@ -179,7 +179,7 @@ func leftover(t *testing.T, c *cloud) {
 func TestPoliciesSuffice(t *testing.T) {
 	for _, delay := range []time.Duration{0, 50 * time.Millisecond} {
 		t.Run(fmt.Sprint("operations take ", delay), func(t *testing.T) {
-			c := startGuarded(t, cloudmaplocal.Options{Unthrottled: true, OperationDelay: delay}, viewPolicies)
+			c := startGuarded(t, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.Behaviors{OperationDelay: cloudmaplocal.Duration(delay)}}, viewPolicies)
 			if err := lifetime(t, c, true, time.Minute, func() bool { return false }); err != nil {
 				t.Error(err)
 			}

@@ -391,7 +391,11 @@ func TestHealthOut(t *testing.T) {
 // TestHealthOut_Delayed: health that is changed back before reads show the change is right in the end, also after an instance that was just registered.
 func TestHealthOut_Delayed(t *testing.T) {
 	c := startDNSCloudWith(t, cloudmaplocal.Options{
-		Unthrottled: true, HealthDelay: 300 * time.Millisecond, OperationDelay: 50 * time.Millisecond, ConsistencyDelay: 100 * time.Millisecond,
+		Unthrottled: true, Behaviors: cloudmaplocal.Behaviors{
+			HealthDelay:      cloudmaplocal.Duration(300 * time.Millisecond),
+			OperationDelay:   cloudmaplocal.Duration(50 * time.Millisecond),
+			ConsistencyDelay: cloudmaplocal.Duration(100 * time.Millisecond),
+		},
 	})
 	cfg := fast(cls1)
 	cfg.InstanceView, cfg.Instances, cfg.times.instanceResync = true, dnsSettings(instances.UnreadyUnhealthy), time.Minute
@@ -422,7 +426,7 @@ func TestEveryDNSStatementIsNeeded(t *testing.T) {
 		}
 		for _, s := range document.Statement {
 			t.Run(file+" "+s.Sid, func(t *testing.T) {
-				c := startDNSCloudWith(t, cloudmaplocal.Options{Unthrottled: true, DenyAtOnce: true}, file+" "+s.Sid)
+				c := startDNSCloudWith(t, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.Behaviors{DenyAtOnce: true}}, file+" "+s.Sid)
 				denied := func() bool { return len(c.denials(t)) > 0 }
 				a, stop := c.resolving(t, cls1, dnsSettings(instances.UnreadyUnhealthy))
 				exp := asking(webExport("cls1", 0, 2), mcs.InstanceDNSAuto)
@@ -514,7 +518,7 @@ func TestDNSWithoutRights(t *testing.T) {
 	} {
 		for _, atOnce := range []bool{false, true} {
 			t.Run(fmt.Sprint(dropped, ", denied at once: ", atOnce), func(t *testing.T) {
-				c := startDNSCloudWith(t, cloudmaplocal.Options{Unthrottled: true, DenyAtOnce: atOnce}, dropped)
+				c := startDNSCloudWith(t, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.Behaviors{DenyAtOnce: atOnce}}, dropped)
 				a, _ := c.resolving(t, cls1, dnsSettings(instances.UnreadyUnhealthy))
 				exp := asking(webExport("cls1", 0, 2), mcs.InstanceDNSAuto)
 				publish(t, a, exp)
@@ -534,7 +538,7 @@ func TestDNSWithoutRights(t *testing.T) {
 func TestDNSWithoutRights_Removal(t *testing.T) {
 	for _, atOnce := range []bool{false, true} {
 		t.Run(fmt.Sprint("denied at once: ", atOnce), func(t *testing.T) {
-			c := startDNSCloudWith(t, cloudmaplocal.Options{Unthrottled: true, DenyAtOnce: atOnce}, "instance-dns.json ChangeRecords")
+			c := startDNSCloudWith(t, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.Behaviors{DenyAtOnce: atOnce}}, "instance-dns.json ChangeRecords")
 			c.createForeign(t, webKey(0).Name, types.RecordTypeA)
 			exp := asking(webExport("cls1", 0, 2), mcs.InstanceDNSAuto)
 			for _, i := range instances.FromExport(exp, "set1", "test") { // with the right

@@ -22,7 +22,7 @@ type staleWorld struct {
 
 func newStaleWorld(t *testing.T) staleWorld {
 	t.Helper()
-	w := staleWorld{simulation: newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: time.Second, HealthDelay: 30 * time.Second})}
+	w := staleWorld{simulation: newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.Behaviors{ConsistencyDelay: cloudmaplocal.Duration(time.Second), HealthDelay: cloudmaplocal.Duration(30 * time.Second)}})}
 	w.admin, _ = w.client("admin")
 	return w
 }

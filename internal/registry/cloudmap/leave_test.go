@@ -18,7 +18,7 @@ import (
 // farewell stays until that one has read it, and no longer.
 func TestLeave_LastClusterWaitsForReaders(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)})
 		last, reader := w.begin(cls1, nil), w.begin(cls2, nil, func(cfg *Config) { cfg.ReadOnly = true })
 		exp := webExport("cls1", 0, 1)
 		publish(t, last.Registry, exp)
@@ -47,7 +47,7 @@ func TestLeave_SaysFarewellWithoutRecords(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
-				w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+				w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)})
 				joined := time.Now()
 				leaving, other := w.begin(cls1, nil), w.begin(cls2, nil)
 				exp := webExport("cls1", 0, 1)
@@ -99,7 +99,7 @@ func TestLeave_SaysFarewellAfterForgedRecord(t *testing.T) {
 // TestLeave_RemovesInstancesThatSeemGone answers the first removal of each instance as if its service was gone.
 func TestLeave_RemovesInstancesThatSeemGone(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)})
 		viewed := func(cfg *Config) { cfg.InstanceView = true }
 		leaving, other := w.begin(cls1, nil, viewed), w.begin(cls2, nil, viewed)
 		mine, theirs := webExport("cls1", 0, 3), webExport("cls2", 0, 1)
@@ -132,7 +132,7 @@ func TestLeave_RemovesInstancesThatSeemGone(t *testing.T) {
 // that only the farewell is left of its records. The next process removes the instances.
 func TestLeave_RemovesInstancesWithoutCatalog(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)})
 		joined := time.Now()
 		viewed := func(cfg *Config) { cfg.InstanceView, cfg.Joined = true, joined }
 		leaving, other := w.begin(cls1, nil, viewed), w.begin(cls2, nil)

@@ -39,7 +39,7 @@ var (
 // denyAtOnce is that of cloudmaplocal.Options.
 func startLegacyCloud(t *testing.T, hasDNS, denyAtOnce bool, policies []string) *cloud {
 	t.Helper()
-	options := cloudmaplocal.Options{Unthrottled: true, DenyAtOnce: denyAtOnce, StateFile: filepath.Join(t.TempDir(), "state")}
+	options := cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.Behaviors{DenyAtOnce: denyAtOnce}, StateFile: filepath.Join(t.TempDir(), "state")}
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	before, err := cloudmaplocal.New(options)
 	if err != nil {

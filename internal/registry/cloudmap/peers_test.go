@@ -147,7 +147,7 @@ func TestConformanceWithPeerNotifications(t *testing.T) {
 	}
 	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
 		udp := newNetwork()
-		b := backend(startCloud(t, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond}), func(identity mcs.Identity) Config {
+		b := backend(startCloud(t, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)}), func(identity mcs.Identity) Config {
 			cfg := fast(identity)
 			cfg.PeerNotifications, cfg.PollIntervalWithNotifications = udp.config(), 10*time.Second
 			cfg.PeerNotifications.SendInterval = 50 * time.Millisecond
@@ -188,7 +188,7 @@ func virtually(t *testing.T, options cloudmaplocal.Options, test func(t *testing
 				t.Error(err)
 			}
 		})
-		test(t, &account{server: server, delay: options.ConsistencyDelay, udp: newNetwork(), latency: 20 * time.Millisecond, reads: map[[2]string]int{}})
+		test(t, &account{server: server, delay: time.Duration(options.Behaviors.ConsistencyDelay), udp: newNetwork(), latency: 20 * time.Millisecond, reads: map[[2]string]int{}})
 	})
 }
 
@@ -329,7 +329,7 @@ func TestPropagation(t *testing.T) {
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
-			virtually(t, cloudmaplocal.Options{ConsistencyDelay: tc.delay}, func(t *testing.T, a *account) {
+			virtually(t, cloudmaplocal.Options{Behaviors: cloudmaplocal.ReadsLate(tc.delay)}, func(t *testing.T, a *account) {
 				regs := a.start(t, 2, nil)
 				if !tc.notifications {
 					a.udp.block(regs[0].cfg.PeerNotifications, regs[1].cfg.PeerNotifications)
@@ -362,7 +362,7 @@ func TestCallsPerMinute(t *testing.T) {
 		"without notifications": {func(cfg *Config) { cfg.PeerNotifications = nil }, false, 75},
 	} {
 		t.Run(name, func(t *testing.T) {
-			virtually(t, cloudmaplocal.Options{ConsistencyDelay: 500 * time.Millisecond}, func(t *testing.T, a *account) {
+			virtually(t, cloudmaplocal.Options{Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)}, func(t *testing.T, a *account) {
 				const clusters, minutes = 3, 10
 				regs := a.start(t, clusters, tc.edit)
 				for i, reg := range regs {
@@ -413,7 +413,7 @@ func TestCallsPerChange(t *testing.T) {
 // TestCallsOfOtherNamespaces counts the reads that changes of services cause at a cluster that uses another namespace: none of the pages, and none besides its polls
 // while it reports that it imports nothing of them. When it uses the namespace, it sees all within a poll.
 func TestCallsOfOtherNamespaces(t *testing.T) {
-	virtually(t, cloudmaplocal.Options{ConsistencyDelay: 500 * time.Millisecond}, func(t *testing.T, a *account) {
+	virtually(t, cloudmaplocal.Options{Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)}, func(t *testing.T, a *account) {
 		var uses atomic.Bool
 		regs := a.start(t, 2, func(cfg *Config) {
 			if cfg.Identity.ClusterID == "cls2" {
@@ -463,7 +463,7 @@ func pollInterval(reg *Registry) time.Duration {
 
 // TestPeerNotificationsLost drops notifications in several ways: the fast poll takes over each time, and ends again.
 func TestPeerNotificationsLost(t *testing.T) {
-	virtually(t, cloudmaplocal.Options{ConsistencyDelay: 500 * time.Millisecond}, func(t *testing.T, a *account) {
+	virtually(t, cloudmaplocal.Options{Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)}, func(t *testing.T, a *account) {
 		regs := a.start(t, 3, nil)
 		want := func(what string, interval time.Duration, who ...*Registry) {
 			t.Helper()
@@ -494,7 +494,7 @@ func TestPeerNotificationsLost(t *testing.T) {
 
 // TestPeerNotificationsAfterRestart restarts a cluster's controller as a pod with another address and token.
 func TestPeerNotificationsAfterRestart(t *testing.T) {
-	virtually(t, cloudmaplocal.Options{ConsistencyDelay: 500 * time.Millisecond}, func(t *testing.T, a *account) {
+	virtually(t, cloudmaplocal.Options{Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)}, func(t *testing.T, a *account) {
 		first, second := a.standard(1), a.standard(2)
 		one := a.registry(t, first)
 		stop := start(t, one)
@@ -528,7 +528,7 @@ func TestPeerNotificationsAfterRestart(t *testing.T) {
 
 // TestPeerNotificationsOfNewMember has a cluster join while the others poll seldom: its notifications announce it.
 func TestPeerNotificationsOfNewMember(t *testing.T) {
-	virtually(t, cloudmaplocal.Options{ConsistencyDelay: 500 * time.Millisecond}, func(t *testing.T, a *account) {
+	virtually(t, cloudmaplocal.Options{Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)}, func(t *testing.T, a *account) {
 		regs := a.start(t, 2, func(cfg *Config) { cfg.PollIntervalWithNotifications, cfg.StaleAfter = time.Hour, 4*time.Hour })
 		third := a.registry(t, a.standard(3))
 		start(t, third)

@@ -230,9 +230,11 @@ func newTrial(t *testing.T, seed uint64) *trial {
 		tr.udp = newNetwork()
 	}
 	tr.simulation = newSimulation(t, seed, cloudmaplocal.Options{
-		ConsistencyDelay: time.Duration(rnd.IntN(3)) * 250 * time.Millisecond,
-		OperationDelay:   time.Duration(rnd.IntN(3)) * 300 * time.Millisecond,
-		HealthDelay:      30 * time.Second,
+		Behaviors: cloudmaplocal.Behaviors{
+			ConsistencyDelay: cloudmaplocal.Duration(time.Duration(rnd.IntN(3)) * 250 * time.Millisecond),
+			OperationDelay:   cloudmaplocal.Duration(time.Duration(rnd.IntN(3)) * 300 * time.Millisecond),
+			HealthDelay:      cloudmaplocal.Duration(30 * time.Second),
+		},
 	})
 	tr.wrote = tr.noteWrite
 	tr.history = registrytest.NewTrace(t, fmt.Sprintf("cloudmap-%d.log", seed))

@@ -97,7 +97,7 @@ func TestRestart_AfterRecordsWereDeleted(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
-				w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+				w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)})
 				v := &otherWriter{simulation: w}
 				exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
 				publish(t, exporter.Registry, first)
@@ -449,7 +449,7 @@ func TestRestartWithoutRecords(t *testing.T) {
 			}
 			t.Run(name, func(t *testing.T) {
 				inBubble(t, func(t *testing.T) {
-					w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+					w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)})
 					v := &otherWriter{simulation: w}
 					joined := time.Now()
 					exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
@@ -517,7 +517,7 @@ func TestRestart_BackupWhileClaiming(t *testing.T) {
 			}
 			t.Run(name, func(t *testing.T) {
 				inBubble(t, func(t *testing.T) {
-					w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+					w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)})
 					v := &otherWriter{simulation: w}
 					exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
 					earlier := webExport("cls1", 0, 1)
@@ -582,7 +582,7 @@ func TestRestart_BackupWhileClaiming(t *testing.T) {
 // ID. Meanwhile another user writes an earlier page again. The process must not announce that one when it reads it.
 func TestRestart_BackupBeforePagesAreRead(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)})
 		v := &otherWriter{simulation: w}
 		joined := time.Now()
 		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
@@ -624,7 +624,7 @@ func TestRestart_BackupBeforePagesAreRead(t *testing.T) {
 // no exports, must not announce that there are none: the pages that are announced as not written are those of a cluster that is running.
 func TestRestart_CloneWithoutPages(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)})
 		v := &otherWriter{simulation: w}
 		joined := time.Now()
 		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
@@ -656,7 +656,7 @@ func TestRestart_CloneWithoutPages(t *testing.T) {
 // does not have the export either. The clone must not announce the page that it finds: the record of the cluster had announced another one.
 func TestRestart_CloneAfterBackup(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)})
 		v := &otherWriter{simulation: w}
 		joined := time.Now()
 		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
@@ -690,7 +690,7 @@ func TestRestart_CloneAfterBackup(t *testing.T) {
 // TestRestartWithForgedRecord has a controller start when another member has replaced its record and a page. The page does not become its own.
 func TestRestartWithForgedRecord(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)})
 		v := &otherWriter{simulation: w}
 		joined := time.Now()
 		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)

@@ -92,7 +92,7 @@ func (v *otherWriter) forge(change func(*format.Member)) {
 
 // openOptions returns the options of a Cloud Map in which each access key may do everything.
 func openOptions(*testing.T) cloudmaplocal.Options {
-	return cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond, Now: time.Now}
+	return cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond), Now: time.Now}
 }
 
 // guardedOptions returns the options of a Cloud Map in which each cluster has the policies of deploy/iam, with conditions on tags: a resource that does not
@@ -375,7 +375,7 @@ func TestSurvival_ForgedRecordOfNewCluster(t *testing.T) {
 	for name, isThere := range map[string]bool{"forged": false, "a cluster that is there": true} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
-				w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+				w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)})
 				v := &otherWriter{simulation: w}
 				importer := w.begin(cls2, nil)
 				time.Sleep(time.Minute)
@@ -540,7 +540,7 @@ func TestSurvival_CloneOfBlindCluster(t *testing.T) {
 // the exports of the first one stay.
 func TestSurvival_Clone(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)})
 		original, importer := w.begin(cls1, nil), w.begin(cls2, nil)
 		exp := webExport("cls1", 0, 1)
 		publish(t, original.Registry, exp)
@@ -570,7 +570,7 @@ func TestSurvival_Clone(t *testing.T) {
 // TestSurvival_ReturningOwner: a cluster took the ID of a dead one, which returns, and gives way.
 func TestSurvival_ReturningOwner(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)})
 		owner, importer := w.begin(cls1, nil), w.begin(cls2, nil)
 		joined := time.Now()
 		exp := webExport("cls1", 0, 1)
@@ -609,7 +609,7 @@ func TestSurvival_ReturningOwner(t *testing.T) {
 // administrator says that the second one's key counts.
 func TestSurvival_SecondClusterUnsealed(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)})
 		owner, importer := w.begin(cls1, nil), w.begin(cls2, nil)
 		exp := webExport("cls1", 0, 1)
 		publish(t, owner.Registry, exp)
@@ -652,7 +652,7 @@ func TestSurvival_SecondClusterUnsealed(t *testing.T) {
 // starts finds the ID free. The other clusters use no export of it, also when the cluster can write again, and keep those of the cluster.
 func TestSurvival_ForgedFarewellOfClusterThatCannotWrite(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)})
 		v := &otherWriter{simulation: w}
 		owner, importer := w.begin(cls1, nil), w.begin(cls2, nil)
 		exp := webExport("cls1", 0, 1)
@@ -712,7 +712,7 @@ func TestSurvival_ForgedFarewellBesideSecondCluster(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
-				w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+				w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)})
 				v := &otherWriter{simulation: w}
 				owner, importer := w.begin(cls1, nil), w.begin(cls2, nil)
 				exp := webExport("cls1", 0, 1)

@@ -157,7 +157,7 @@ func TestView_ReportsFailedOperation(t *testing.T) {
 	} {
 		t.Run(tt.code+" of "+tt.request, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := startCloudWith(t, cloudmaplocal.Options{OperationDelay: time.Second, ConsistencyDelay: 500 * time.Millisecond})
+				c := startCloudWith(t, cloudmaplocal.Options{Behaviors: cloudmaplocal.Behaviors{OperationDelay: cloudmaplocal.Duration(time.Second), ConsistencyDelay: cloudmaplocal.Duration(500 * time.Millisecond)}})
 				failures := 0
 				log := funcr.New(func(_, args string) {
 					if strings.Contains(args, "Failed to mirror endpoints") || strings.Contains(args, "another client") {
@@ -230,7 +230,7 @@ func TestView_LooksAtOperations(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := startCloudWith(t, cloudmaplocal.Options{OperationDelay: tt.delay})
+				c := startCloudWith(t, cloudmaplocal.Options{Behaviors: cloudmaplocal.Behaviors{OperationDelay: cloudmaplocal.Duration(tt.delay)}})
 				v := c.view(t, withDNS)
 				tt.publish(v, "10.0.0.1", "10.0.0.2")
 				v.start(t)
@@ -280,7 +280,7 @@ func TestView_WritesBetweenLooks(t *testing.T) {
 // The export is withdrawn, and AWS does not carry the removal out: it is removed again soon, not in the turn of the service's next read.
 func TestView_RetriesFailedOperationOfRemoval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := startCloudWith(t, cloudmaplocal.Options{OperationDelay: time.Second})
+		c := startCloudWith(t, cloudmaplocal.Options{Behaviors: cloudmaplocal.Behaviors{OperationDelay: cloudmaplocal.Duration(time.Second)}})
 		v := c.view(t, withDNS)
 		var want []string
 		for i := range 5 {

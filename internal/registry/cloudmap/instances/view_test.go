@@ -767,7 +767,7 @@ func TestView_LeaveSoonAfterWrite(t *testing.T) {
 // A cluster leaves while its instances are being written. AWS Cloud Map carries out later what it has accepted, and lists do not show it before.
 func TestView_LeaveDuringWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := startCloudWith(t, cloudmaplocal.Options{OperationDelay: 2 * time.Second, ConsistencyDelay: 500 * time.Millisecond})
+		c := startCloudWith(t, cloudmaplocal.Options{Behaviors: cloudmaplocal.Behaviors{OperationDelay: cloudmaplocal.Duration(2 * time.Second), ConsistencyDelay: cloudmaplocal.Duration(500 * time.Millisecond)}})
 		c.service(t, key, theirs)
 		c.fail(t, cloudmaplocal.FaultRule{Kind: cloudmaplocal.FaultHang, Operations: []string{"RegisterInstance"}, Instance: instance2})
 		v := c.view(t)
