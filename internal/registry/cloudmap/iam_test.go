@@ -155,7 +155,7 @@ func lifetime(t *testing.T, c *cloud, view bool, leave time.Duration, done func(
 		_, left := c.service(t, "left", "over")
 		return !there && !left
 	})
-	return errors.Join(stopA(registry.ErrLeave), stopB(registry.ErrLeave))
+	return errors.Join(withoutProtected(stopA(registry.ErrLeave)), withoutProtected(stopB(registry.ErrLeave)))
 }
 
 // leftover is an instance that the previous process of cls1 left.

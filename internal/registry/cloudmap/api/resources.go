@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery"
@@ -391,45 +390,17 @@ func (c *Client) DeleteService(ctx context.Context, s Service) error {
 	return nil
 }
 
-// DeleteNamespace deletes a namespace. The error is IsInUse if it has services.
+// DeleteNamespace deletes a namespace and waits until it is gone, for one with DNS until AWS has deleted
+// its hosted zone. The error is IsInUse if it has services.
 func (c *Client) DeleteNamespace(ctx context.Context, n Namespace) error {
-	_, err := call(ctx, c, "DeleteNamespace", c.sdk.DeleteNamespace, &servicediscovery.DeleteNamespaceInput{Id: aws.String(n.ID)})
+	out, err := call(ctx, c, "DeleteNamespace", c.sdk.DeleteNamespace, &servicediscovery.DeleteNamespaceInput{Id: aws.String(n.ID)})
+	if err == nil {
+		_, err = c.AwaitOperation(ctx, aws.ToString(out.OperationId))
+	} else {
+		err = c.awaitDuplicate(ctx, err)
+	}
 	if err != nil && !IsNotFound(err) {
 		return fmt.Errorf("deleting namespace %s: %w", n.Name, err)
 	}
 	return nil
-}
-
-// retryInUse repeats a deletion that fails because the resource is in use, until AWS Cloud Map has processed the removal of its users.
-func (c *Client) retryInUse(ctx context.Context, remove func() error) error {
-	const maxPause = 3 * time.Second
-	for pause := 100 * time.Millisecond; ; pause *= 2 {
-		err := remove()
-		if !IsInUse(err) || pause > maxPause {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(pause):
-		}
-	}
-}
-
-// DeleteIfManaged deletes a resource that a controller of this clusterset created. A resource that others created or use, or that
-// access rights protect, stays: then gone is false.
-func (c *Client) DeleteIfManaged(ctx context.Context, arn string, identity mcs.Identity, remove func() error) (gone bool, err error) {
-	managed, err := c.isManaged(ctx, arn, identity)
-	if IsNotFound(err) {
-		return true, nil
-	}
-	if err != nil || !managed {
-		return false, err
-	}
-	err = c.retryInUse(ctx, remove)
-	if IsInUse(err) || IsDenied(err) {
-		// An administrator or another account created it and has to delete it (docs/iam.md).
-		return false, nil
-	}
-	return err == nil, err
 }

@@ -285,8 +285,7 @@ func TestClient_ReadsTags(t *testing.T) {
 			if got := must(c.IsCreatedBy(ctx, s.ARN, ours))(t); got != tt.isOurs {
 				t.Errorf("%s: created by this cluster: %t", tt.name, got)
 			}
-			remove := func() error { return c.DeleteService(ctx, s) }
-			if gone := must(c.DeleteIfManaged(ctx, s.ARN, ours, remove))(t); gone != tt.managed {
+			if gone := must(NewDeletions(c, ours).Service(ctx, in, s))(t); gone != tt.managed {
 				t.Errorf("%s: deleted: %t", tt.name, gone)
 			}
 			if _, found := must(c.ListServices(ctx, in))(t)[s.Name]; found == tt.managed {
@@ -296,7 +295,7 @@ func TestClient_ReadsTags(t *testing.T) {
 				if isOurs, err := c.IsCreatedBy(ctx, s.ARN, ours); err != nil || isOurs {
 					t.Errorf("%s: a service that does not exist is created by this cluster: %t, %v", tt.name, isOurs, err)
 				}
-				if gone, err := c.DeleteIfManaged(ctx, s.ARN, ours, remove); err != nil || !gone {
+				if gone, err := NewDeletions(c, ours).Service(ctx, in, s); err != nil || !gone {
 					t.Errorf("%s: a service that does not exist is gone: %t, %v", tt.name, gone, err)
 				}
 			}
@@ -304,18 +303,24 @@ func TestClient_ReadsTags(t *testing.T) {
 	})
 }
 
-// A deletion waits until AWS has processed the removal of the instances, and leaves resources that others use or protect.
-func TestClient_DeleteIfManaged(t *testing.T) {
+// A deletion waits until AWS has processed the removal of the instances, and reports resources that others use or protect.
+func TestDeletions(t *testing.T) {
 	inUse, denied, broken := cloudmaplocal.FaultRule{Code: "ResourceInUse"}, cloudmaplocal.FaultRule{Code: "AccessDeniedException"}, cloudmaplocal.FaultRule{Code: "InternalFailure"}
 	for name, tt := range map[string]struct {
-		fault           cloudmaplocal.FaultRule
-		next            int
-		gone, isFailure bool
+		fault       cloudmaplocal.FaultRule
+		next        int
+		wait        time.Duration // then it is tried again
+		gone, again bool
+		reason      string
+		isProtected bool
 	}{
-		"in use at first": {inUse, 5, true, false},
-		"in use":          {inUse, 0, false, false},
-		"denied":          {denied, 0, false, false},
-		"broken":          {broken, 0, false, true},
+		"in use at first":        {fault: inUse, next: 5, gone: true},
+		"in use":                 {fault: inUse, again: true},
+		"in use for a minute":    {fault: inUse, next: 7, wait: time.Minute, gone: true},
+		"in use for two minutes": {fault: inUse, wait: InUsePatience, reason: "ResourceInUse"},
+		"denied":                 {fault: denied, reason: "AccessDenied", isProtected: true},
+		"invalid":                {fault: cloudmaplocal.FaultRule{Code: "InvalidInput"}, reason: "InvalidInput"},
+		"broken":                 {fault: broken, again: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -324,16 +329,51 @@ func TestClient_DeleteIfManaged(t *testing.T) {
 				in := must(c.CreateNamespace(ctx, "demo", ours, PartView))(t)
 				tt.fault.Kind, tt.fault.Next, tt.fault.Operations = cloudmaplocal.FaultError, tt.next, []string{"DeleteNamespace"}
 				cloud.fail(t, tt.fault)
-				gone, err := c.DeleteIfManaged(ctx, in.ARN, ours, func() error { return c.DeleteNamespace(ctx, in) })
-				if gone != tt.gone || (err != nil) != tt.isFailure {
+				deletions := NewDeletions(c, ours)
+				gone, err := deletions.Namespace(ctx, in)
+				if tt.wait > 0 {
+					if gone || !IsInUse(err) {
+						t.Errorf("at first: gone: %t, error %v", gone, err)
+					}
+					time.Sleep(tt.wait)
+					gone, err = deletions.Namespace(ctx, in)
+				}
+				if gone != tt.gone || (err != nil) != tt.again {
 					t.Errorf("gone: %t, error %v", gone, err)
 				}
 				if _, found := must(c.ListNamespaces(ctx))(t)["demo"]; found == tt.gone {
 					t.Errorf("the namespace is there: %t", found)
 				}
+				left := deletions.Left()
+				if tt.reason == "" {
+					if len(left) > 0 {
+						t.Errorf("left: %+v", left)
+					}
+					return
+				}
+				want := "aws servicediscovery delete-namespace --region us-east-1 --id " + in.ID
+				if len(left) != 1 || left[0].Resource != "namespace demo" || left[0].Command != want || left[0].IsProtected != tt.isProtected || !strings.Contains(left[0].Reason, tt.reason) {
+					t.Errorf("left: %+v, want the reason %s and the command %s", left, tt.reason, want)
+				}
 			})
 		})
 	}
+}
+
+// A deletion that AWS accepts and that fails later is not a success.
+func TestDeletions_FollowsOperation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cloud := startCloud(t)
+		ctx, c := t.Context(), cloud.client(t, ownerAccount, "")
+		in := must(c.CreateNamespace(ctx, "demo", ours, PartView))(t)
+		cloud.fail(t, cloudmaplocal.FaultRule{Kind: cloudmaplocal.FaultFail, Operations: []string{"DeleteNamespace"}, Code: "ACCESS_DENIED"})
+		deletions := NewDeletions(c, ours)
+		gone, err := deletions.Namespace(ctx, in)
+		left := deletions.Left()
+		if gone || err != nil || len(left) != 1 || !left[0].IsProtected || !strings.Contains(left[0].Reason, "route53:DeleteHostedZone") {
+			t.Errorf("gone %t, error %v, left %+v; want what stays, with the right that is missing", gone, err, left)
+		}
+	})
 }
 
 // Another account shares its namespace: requests name the ARN and the owner, and the share may not allow tags.
@@ -365,7 +405,7 @@ func TestClient_UsesSharedNamespace(t *testing.T) {
 			t.Errorf("service %+v, want one with its ARN and without tags", s)
 		}
 		cloud.fail(t, cloudmaplocal.FaultRule{Kind: cloudmaplocal.FaultError, Operations: []string{"ListTagsForResource"}, Code: "AccessDeniedException"})
-		if gone, err := c.DeleteIfManaged(ctx, s.ARN, ours, func() error { return errors.New("not reached") }); gone || err != nil {
+		if gone, err := NewDeletions(c, ours).Service(ctx, in, s); gone || err != nil {
 			t.Errorf("a service with hidden tags: gone %t, error %v", gone, err)
 		}
 		operation := must(c.RegisterInstance(ctx, s.ID, Instance{ID: "a", Attributes: map[string]string{"N": "1"}}))(t)
