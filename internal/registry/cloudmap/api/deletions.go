@@ -94,7 +94,7 @@ func (d *Deletions) Left() []registry.Leftover {
 type resource struct{ kind, id, arn, text string }
 
 func (d *Deletions) delete(ctx context.Context, r resource, remove func() error) (gone bool, err error) {
-	managed, err := d.client.isManaged(ctx, r.arn, d.identity)
+	managed, err := d.isManaged(ctx, r)
 	switch {
 	case IsNotFound(err):
 		return true, d.conclude(r, nil)
@@ -103,6 +103,16 @@ func (d *Deletions) delete(ctx context.Context, r resource, remove func() error)
 	}
 	removed := retryInUse(ctx, remove)
 	return removed == nil, d.conclude(r, removed)
+}
+
+// isManaged reports whether a controller of this clusterset created a resource. In a shared namespace, where AWS
+// supports no tags, AWS lets an account delete its own services only, and callers name services of the
+// control namespace that only controllers create.
+func (d *Deletions) isManaged(ctx context.Context, r resource) (bool, error) {
+	if d.client.UsesSharedNamespace() {
+		return r.kind == "service", nil
+	}
+	return d.client.isManaged(ctx, r.arn, d.identity)
 }
 
 // conclude records the result of a deletion, and returns its error if another attempt may succeed.

@@ -196,6 +196,9 @@ func (c *Client) createNamespace(ctx context.Context, name string, create func()
 		return Namespace{}, c.notSharedError(name)
 	}
 	operation, err := create()
+	for err != nil && c.awaitDuplicate(ctx, err) == nil { // another cluster creates it
+		operation, err = create()
+	}
 	var exists *types.NamespaceAlreadyExists
 	switch {
 	case errors.As(err, &exists) && aws.ToString(exists.NamespaceId) != "":
@@ -284,8 +287,9 @@ func (c *Client) CreateService(ctx context.Context, in Namespace, name string, i
 // CreateServiceAs is CreateService for a service with records, in a DNS namespace, or with a custom health check. isOther reports that another controller has created it: then
 // its ServiceConfig is not known.
 func (c *Client) CreateServiceAs(ctx context.Context, in Namespace, name string, config ServiceConfig, identity mcs.Identity, part string) (s Service, isOther bool, err error) {
-	request := &servicediscovery.CreateServiceInput{
-		NamespaceId: aws.String(in.ID), Name: aws.String(name), Tags: Tags(identity, part), DnsConfig: config.dnsConfig(),
+	request := &servicediscovery.CreateServiceInput{NamespaceId: aws.String(in.ID), Name: aws.String(name), DnsConfig: config.dnsConfig()}
+	if c.owner == "" { // AWS supports no tags in shared namespaces (developer guide, "Shared AWS Cloud Map namespaces")
+		request.Tags = Tags(identity, part)
 	}
 	if config.HasHealth {
 		request.HealthCheckCustomConfig = &types.HealthCheckCustomConfig{}
@@ -295,11 +299,6 @@ func (c *Client) CreateServiceAs(ctx context.Context, in Namespace, name string,
 		request.Type = types.ServiceTypeOptionHttp
 	}
 	out, err := call(ctx, c, "CreateService", c.sdk.CreateService, request)
-	if c.owner != "" && IsDenied(err) {
-		// The share may allow creating services but not tagging them. A service without tags works, and is never deleted.
-		request.Tags = nil
-		out, err = call(ctx, c, "CreateService", c.sdk.CreateService, request)
-	}
 	var exists *types.ServiceAlreadyExists
 	switch {
 	case errors.As(err, &exists) && aws.ToString(exists.ServiceId) != "":

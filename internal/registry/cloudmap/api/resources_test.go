@@ -376,6 +376,36 @@ func TestDeletions_FollowsOperation(t *testing.T) {
 	})
 }
 
+// Two clusters create a namespace at once: both get it, without an error.
+func TestClient_CreateNamespaceAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server, err := cloudmaplocal.New(cloudmaplocal.Options{
+			Unthrottled: true, Now: time.Now, Account: ownerAccount, AccessKeys: []cloudmaplocal.AccessKey{{ID: ownerAccount}},
+			Behaviors: cloudmaplocal.Behaviors{OperationDelay: cloudmaplocal.Duration(2 * time.Second)},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cloud := t.Context(), cloud{server}
+		type result struct {
+			in  Namespace
+			err error
+		}
+		results := make(chan result, 2)
+		for _, identity := range []mcs.Identity{ours, theirs} {
+			c := cloud.client(t, ownerAccount, "")
+			go func() {
+				in, err := c.CreateNamespace(ctx, "demo", identity, PartView)
+				results <- result{in, err}
+			}()
+		}
+		one, other := <-results, <-results
+		if one.err != nil || other.err != nil || one.in.ID == "" || one.in.ID != other.in.ID {
+			t.Errorf("%+v and %+v, want one namespace and no error", one, other)
+		}
+	})
+}
+
 // Another account shares its namespace: requests name the ARN and the owner, and the share may not allow tags.
 func TestClient_UsesSharedNamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -399,14 +429,18 @@ func TestClient_UsesSharedNamespace(t *testing.T) {
 			t.Errorf("namespaces of the own account (-want +got):\n%s", diff)
 		}
 
-		cloud.fail(t, cloudmaplocal.FaultRule{Kind: cloudmaplocal.FaultError, Operations: []string{"CreateService"}, Code: "AccessDeniedException", Next: 1})
 		s := must(c.CreateService(ctx, in, "members", ours, PartMembers))(t)
 		if s.ID != s.ARN || len(must(owner.tagsOf(ctx, s.ARN))(t)) > 0 {
 			t.Errorf("service %+v, want one with its ARN and without tags", s)
 		}
-		cloud.fail(t, cloudmaplocal.FaultRule{Kind: cloudmaplocal.FaultError, Operations: []string{"ListTagsForResource"}, Code: "AccessDeniedException"})
-		if gone, err := NewDeletions(c, ours).Service(ctx, in, s); gone || err != nil {
-			t.Errorf("a service with hidden tags: gone %t, error %v", gone, err)
+		ofOwner := must(owner.CreateService(ctx, found["shared"], "of-owner", theirs, PartMembers))(t)
+		ofOwner.ID = ofOwner.ARN
+		deletions := NewDeletions(c, ours)
+		if gone, err := deletions.Service(ctx, in, ofOwner); gone || err != nil || len(deletions.Left()) != 1 || !deletions.Left()[0].IsProtected {
+			t.Errorf("a service of the owner: gone %t, error %v, left %+v", gone, err, deletions.Left())
+		}
+		if gone, err := deletions.Namespace(ctx, in); gone || err != nil {
+			t.Errorf("the namespace of the owner: gone %t, error %v", gone, err)
 		}
 		operation := must(c.RegisterInstance(ctx, s.ID, Instance{ID: "a", Attributes: map[string]string{"N": "1"}}))(t)
 		must(c.AwaitOperation(ctx, operation))(t)
