@@ -65,7 +65,7 @@ type Registry struct {
 	client *api.Client
 	log    logr.Logger
 
-	// Only the goroutine that reads Cloud Map uses these. namespaces are those of the account by name, countPace is the time of the next list of services, and
+	// Only the goroutine that reads Cloud Map uses these. namespaces are those of the account by name and by ID, countPace is the time of the next list of services, and
 	// countTurn the number of lists. lastTurn is the time of the last read in turn.
 	namespaces   map[string]api.Namespace
 	namespacesAt time.Time
@@ -86,6 +86,8 @@ type Registry struct {
 	// pending are the keys of lookups before the file was read.
 	pending engine.Keys
 	problem *engine.Problem
+	// ambiguous has a line for each name that several namespaces have.
+	ambiguous map[string]string
 }
 
 var (
@@ -162,11 +164,26 @@ func (r *Registry) Members(context.Context) ([]registry.Member, error) {
 	if line := r.uncounted(); line != "" {
 		m.Problems = append(m.Problems, line)
 	}
+	m.Problems = append(m.Problems, r.ambiguousNames()...)
 	for _, key := range r.keys() {
 		m.Problems = append(m.Problems, r.services[key].problems(r.account)...)
 	}
 	m.Problems = first(m.Problems)
 	return []registry.Member{m}, nil
+}
+
+// ambiguousNames returns a line for each mapped name that several namespaces have. The caller holds r.mu.
+func (r *Registry) ambiguousNames() (lines []string) {
+	names := map[string]bool{}
+	for _, s := range r.services {
+		names[s.mapping.Namespace] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if line := r.ambiguous[name]; line != "" {
+			lines = append(lines, line+"; write the ID as cloudMap.namespace to choose")
+		}
+	}
+	return lines
 }
 
 // uncounted returns the line about the services that AWS does not count, "" without any. The caller holds r.mu.
@@ -376,13 +393,20 @@ func (r *Registry) listNamespaces(ctx context.Context, a *answers, names []strin
 	if len(names) == 0 || now.Before(r.namespacesAt) {
 		return
 	}
-	found, err := r.client.ListNamespaces(ctx)
+	all, err := r.client.ListAllNamespaces(ctx)
 	a.add(err)
 	r.namespacesAt = now.Add(r.cfg.intervals.missing)
 	if err != nil {
 		return // requests then use the names of the file, and no counts
 	}
+	found, ambiguous := api.ByName(all)
+	for _, in := range all {
+		found[in.ID] = in // a mapping may name it, for a name that several have
+	}
 	r.namespaces = found
+	r.mu.Lock()
+	r.ambiguous = ambiguous
+	r.mu.Unlock()
 	if !slices.ContainsFunc(names, func(name string) bool { _, ok := found[name]; return !ok }) {
 		r.namespacesAt = now.Add(r.cfg.intervals.namespaces)
 	}
@@ -394,7 +418,8 @@ func (r *Registry) countInstances(ctx context.Context, a *answers, names []strin
 	if !r.cfg.intervals.needsCounts(services, len(names)) || now.Before(r.countPace.at) {
 		return
 	}
-	in, known := r.namespaces[names[r.countTurn%len(names)]]
+	name := names[r.countTurn%len(names)]
+	in, known := r.namespaces[name]
 	r.countTurn++
 	if !known {
 		return
@@ -408,7 +433,7 @@ func (r *Registry) countInstances(ctx context.Context, a *answers, names []strin
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, s := range r.services {
-		if count, ok := counts[s.mapping.Service]; ok && s.mapping.Namespace == in.Name {
+		if count, ok := counts[s.mapping.Service]; ok && s.mapping.Namespace == name {
 			s.setCount(count)
 		}
 	}

@@ -123,6 +123,9 @@ func deniedByRole(operation, action string) string {
 		return advice + "; private DNS namespaces of --instance-dns-vpc need instance-dns.json"
 	case strings.HasPrefix(action, "route53:"):
 		return advice + "; the service has DNS records, which need instance-dns.json, or compatibility-dns.json if the legacy controller created it"
+	case operation == "DiscoverInstances" || operation == "DiscoverInstancesRevision":
+		return advice + "; the policies name the namespace by its HttpName, which AWS gives a suffix if another namespace has or had the name: " +
+			"aws servicediscovery list-namespaces shows it"
 	case operation == "UpdateInstanceCustomHealthStatus":
 		return advice + "; --unready-instances=unhealthy and --stale-instances=unhealthy need instance-health.json"
 	case slices.Contains(onTagged, operation):

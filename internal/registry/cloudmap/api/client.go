@@ -74,6 +74,7 @@ type Client struct {
 	data     *servicediscovery.Client
 	limiters map[string]*rateLimiter
 	unknown  *unknownAnswers
+	names    *namespaceNames
 	metrics  *registry.Metrics
 	// owner is the account that shares its namespaces, "" for the own account.
 	owner string
@@ -110,7 +111,7 @@ func NewClient(ctx context.Context, cfg Config) (*Client, error) {
 			o.APIOptions = append(o.APIOptions, withoutHostPrefix)
 		}
 	})
-	c := &Client{priority: PriorityNormal, name: cmp.Or(cfg.Name, DefaultName), sdk: sdk, data: data, limiters: map[string]*rateLimiter{}, unknown: &unknownAnswers{log: cfg.Logger, first: map[unknownAnswer]string{}}, metrics: cfg.Metrics, owner: cfg.NamespaceOwner}
+	c := &Client{priority: PriorityNormal, name: cmp.Or(cfg.Name, DefaultName), sdk: sdk, data: data, limiters: map[string]*rateLimiter{}, names: &namespaceNames{log: cfg.Logger}, unknown: &unknownAnswers{log: cfg.Logger, first: map[unknownAnswer]string{}}, metrics: cfg.Metrics, owner: cfg.NamespaceOwner}
 	standard := DefaultRates()
 	rates := maps.Clone(standard)
 	maps.Copy(rates, cfg.Rates)

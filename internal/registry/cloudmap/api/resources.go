@@ -131,12 +131,32 @@ func (c ServiceConfig) dnsConfig() *types.DnsConfig {
 	return config
 }
 
-// ListNamespaces returns the namespaces of the account by name, or those that the namespace owner shares with it.
+// ListNamespaces returns the namespaces of the account by name, or those that the namespace owner shares with it. Of several with
+// a name it returns the preferred one (ByName), and logs that once.
 func (c *Client) ListNamespaces(ctx context.Context) (map[string]Namespace, error) {
-	found := map[string]Namespace{}
-	in := &servicediscovery.ListNamespacesInput{MaxResults: aws.Int32(listPage), Filters: c.namespaceFilter()}
+	all, err := c.ListAllNamespaces(ctx)
+	if err != nil {
+		return nil, err
+	}
+	found, ambiguous := ByName(all)
+	c.names.report(ambiguous)
+	return found, nil
+}
+
+// ListAllNamespaces is ListNamespaces with all namespaces of a name, in any order.
+func (c *Client) ListAllNamespaces(ctx context.Context) (all []Namespace, err error) {
+	in := &servicediscovery.ListNamespacesInput{MaxResults: aws.Int32(listPage)}
+	if !c.names.refusesFilter.Load() {
+		in.Filters = c.namespaceFilter()
+	}
 	for {
 		out, err := call(ctx, c, "ListNamespaces", c.sdk.ListNamespaces, in)
+		if IsInvalid(err) && in.Filters != nil && in.NextToken == nil {
+			// A partition without shares may not know the filter.
+			c.names.refusesFilter.Store(true)
+			in.Filters = nil
+			continue
+		}
 		if err != nil {
 			return nil, fmt.Errorf("listing namespaces: %w", err)
 		}
@@ -144,13 +164,13 @@ func (c *Client) ListNamespaces(ctx context.Context) (map[string]Namespace, erro
 			if c.owner != "" && aws.ToString(n.ResourceOwner) != c.owner {
 				continue
 			}
-			found[aws.ToString(n.Name)] = Namespace{
+			all = append(all, Namespace{
 				ID: c.resourceID(n.Id, n.Arn), ARN: aws.ToString(n.Arn), Name: aws.ToString(n.Name),
 				HTTPName: httpName(n.Name, n.Properties), Type: n.Type, Owner: aws.ToString(n.ResourceOwner),
-			}
+			})
 		}
 		if in.NextToken = out.NextToken; in.NextToken == nil {
-			return found, nil
+			return all, nil
 		}
 	}
 }
