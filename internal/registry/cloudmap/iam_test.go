@@ -406,10 +406,10 @@ func TestMappedServicesPolicy(t *testing.T) {
 		}
 	}
 	reader := c.clientFor(t, withKey(keyFor(cls2)))
-	if _, err := reader.DiscoverHealth(t.Context(), "<mapped-namespace>", "orders"); err != nil {
+	if _, _, err := reader.DiscoverHealth(t.Context(), "<mapped-namespace>", "orders"); err != nil {
 		t.Errorf("reading a mapped service: %v", err)
 	}
-	_, err := reader.DiscoverHealth(t.Context(), "other", "orders")
+	_, _, err := reader.DiscoverHealth(t.Context(), "other", "orders")
 	wantDenied(t, "reading another namespace", err)
 	namespaces, err := reader.ListNamespaces(t.Context())
 	if err != nil {

@@ -33,6 +33,8 @@ type service struct {
 	count     int32
 	isCounted bool
 	recheck   int
+	// revision is that of the instances at the last read.
+	revision int64
 	// isUncounted: the last list of services has no number.
 	isUncounted bool
 }

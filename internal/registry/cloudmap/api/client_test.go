@@ -150,7 +150,7 @@ func TestHostsOfPlanes(t *testing.T) {
 			}
 			_, _ = client.ListNamespaces(t.Context())
 			_, _, _ = client.DiscoverInstances(t.Context(), "mcs.set1", "members", nil)
-			_, _ = client.DiscoverHealth(t.Context(), "prod", "payments")
+			_, _, _ = client.DiscoverHealth(t.Context(), "prod", "payments")
 			_, _ = client.InstancesRevision(t.Context(), "prod", "payments")
 			if want := []string{tt.want[0], tt.want[1], tt.want[1], tt.want[1]}; !slices.Equal(requests.hosts, want) {
 				t.Errorf("requests to %v, want %v", requests.hosts, want)
