@@ -22,7 +22,7 @@ const (
 	ResultInvalid   = "invalid"
 	ResultCanceled  = "canceled"
 	ResultError     = "error"
-	// ResultUnknown is an error code that is not in results: nobody has seen it of Cloud Map.
+	// ResultUnknown is an error code that is not in results: it is not documented for Cloud Map.
 	ResultUnknown = "unknown"
 )
 
