@@ -27,7 +27,7 @@ func planLegacy(options config.Options) legacyPlan {
 }
 
 func (p legacyPlan) prepare(ctx context.Context, deps dependencies) (membership.RegistryFactory, error) {
-	p.client.Metrics = deps.metrics
+	p.client.Metrics, p.client.Logger = deps.metrics, deps.registryLog(p.client.Name)
 	client, err := cloudmapapi.NewClient(ctx, p.client)
 	if err != nil {
 		return nil, err

@@ -214,11 +214,12 @@ func instanceSettings(options config.Registry) instances.Settings {
 // cloudMapClient returns the configuration of a client for an account and Region.
 func cloudMapClient(name string, account config.AWS) cloudmapapi.Config {
 	return cloudmapapi.Config{
-		Name:     name,
-		Region:   account.Region,
-		Endpoint: account.Endpoint,
-		Insecure: account.Insecure,
-		Role:     cloudmapapi.Role{ARN: account.RoleARN, ExternalID: account.ExternalID, SessionName: account.SessionName},
+		Name:         name,
+		Region:       account.Region,
+		Endpoint:     account.Endpoint,
+		DataEndpoint: account.DataEndpoint,
+		Insecure:     account.Insecure,
+		Role:         cloudmapapi.Role{ARN: account.RoleARN, ExternalID: account.ExternalID, SessionName: account.SessionName},
 	}
 }
 
@@ -231,7 +232,7 @@ func cloudMapRates(configured config.Rates) map[string]cloudmapapi.Rate {
 }
 
 func (p cloudMapPlan) prepare(ctx context.Context, deps dependencies) (membership.RegistryFactory, error) {
-	p.client.Metrics = deps.metrics
+	p.client.Metrics, p.client.Logger = deps.metrics, deps.registryLog(p.client.Name)
 	client, err := cloudmapapi.NewClient(ctx, p.client)
 	if err != nil {
 		return nil, err

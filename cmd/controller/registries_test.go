@@ -49,12 +49,12 @@ func TestPlanRegistries(t *testing.T) {
 		{
 			name: "Cloud Map, all flags",
 			args: "--instance-view=false --poll-interval=2s --poll-interval-with-notifications=7s --heartbeat-interval=11s --stale-after=3m " +
-				"--aws-region=eu-west-1 --aws-endpoint=https://cloudmap.example.com --aws-role-arn=" + role + " --aws-role-external-id=external --aws-role-session-name=session " +
+				"--aws-region=eu-west-1 --aws-endpoint=https://cloudmap.example.com --aws-data-endpoint=https://data.example.com --aws-role-arn=" + role + " --aws-role-external-id=external --aws-role-session-name=session " +
 				"--aws-namespace-owner=444455556666 --aws-instances-per-namespace=5000 --aws-rate=RegisterInstance=20/40 " +
 				"--peer-notification-bind-address=:99 --peer-notification-advertise-address=192.0.2.1:100",
 			want: []namedPlan{{"cloudmap", "--registry=cloudmap", cloudMapPlan{
 				client: cloudmapapi.Config{
-					Name: "cloudmap", Region: "eu-west-1", Endpoint: "https://cloudmap.example.com",
+					Name: "cloudmap", Region: "eu-west-1", Endpoint: "https://cloudmap.example.com", DataEndpoint: "https://data.example.com",
 					Role:           cloudmapapi.Role{ARN: role, ExternalID: "external", SessionName: "session"},
 					NamespaceOwner: "444455556666", Rates: map[string]cloudmapapi.Rate{"RegisterInstance": {PerSecond: 20, Burst: 40}},
 				},

@@ -45,23 +45,24 @@ func main() {
 	}
 }
 
-// The types of policies. AWS allows 10,240 characters in all inline policies of a role, and 6,144 in each of ten managed ones
-// (https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html).
+// The policies are managed ones. AWS allows 6,144 characters in each, and ten at a role, but 10,240 characters in all inline policies of
+// a role, which five of these files exceed with long names (https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html).
 const (
-	inline  = "AWS::IAM::Policy"
-	managed = "AWS::IAM::ManagedPolicy"
+	managedPolicy   = "AWS::IAM::ManagedPolicy"
+	maxCharacters   = 6144
+	maxRolePolicies = 10
 )
 
 // policies are the files with a policy each, and the condition of the template under which the role has it.
-var policies = []struct{ file, resource, condition, kind string }{
-	{"cluster", "ClusterPolicy", "", inline},
-	{"create", "CreatePolicy", "MayCreate", inline},
-	{"instance-view", "InstanceViewPolicy", "HasInstanceView", inline},
-	{"instance-dns", "InstanceDNSPolicy", "HasInstanceDNS", inline},
-	{"instance-health", "InstanceHealthPolicy", "HasInstanceHealth", inline},
-	{"compatibility", "CompatibilityPolicy", "IsCompatible", managed},
-	{"compatibility-dns", "CompatibilityDNSPolicy", "HasLegacyZone", managed},
-	{"mapped-services", "MappedServicesPolicy", "HasMappedNamespaces", managed},
+var policies = []struct{ file, resource, condition string }{
+	{"cluster", "ClusterPolicy", ""},
+	{"create", "CreatePolicy", "MayCreate"},
+	{"instance-view", "InstanceViewPolicy", "HasInstanceView"},
+	{"instance-dns", "InstanceDNSPolicy", "HasInstanceDNS"},
+	{"instance-health", "InstanceHealthPolicy", "HasInstanceHealth"},
+	{"compatibility", "CompatibilityPolicy", "IsCompatible"},
+	{"compatibility-dns", "CompatibilityDNSPolicy", "HasLegacyZone"},
+	{"mapped-services", "MappedServicesPolicy", "HasMappedNamespaces"},
 }
 
 // object is a node of the template.
@@ -121,11 +122,7 @@ func clusterTemplate(files fs.FS) (object, error) {
 		if err != nil {
 			return nil, err
 		}
-		properties := object{"PolicyDocument": document, "Roles": []any{object{"Ref": "Role"}}}
-		if p.kind == inline {
-			properties["PolicyName"] = p.file
-		}
-		resource := object{"Type": p.kind, "Properties": properties}
+		resource := object{"Type": managedPolicy, "Properties": object{"PolicyDocument": document, "Roles": []any{object{"Ref": "Role"}}}}
 		if p.condition != "" {
 			resource["Condition"] = p.condition
 		}

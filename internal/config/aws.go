@@ -15,6 +15,8 @@ import (
 // AWS selects the AWS API and the identity for it. Empty fields are taken from the environment variables and files of the AWS SDK.
 type AWS struct {
 	Region, Endpoint string
+	// DataEndpoint is the endpoint of DiscoverInstances if it is another one, as with VPC endpoints.
+	DataEndpoint string
 	// Insecure allows an endpoint with http://, also in additional registries.
 	Insecure bool
 	// RoleARN is the IAM role to assume, "" for none. ExternalID and SessionName are parameters of AssumeRole.
@@ -29,9 +31,11 @@ func (a *AWS) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&a.Region, "aws-region", a.Region,
 		"AWS Region of the registry (default: AWS_REGION, else the shared AWS configuration, else the metadata of the EC2 instance).")
 	flags.StringVar(&a.Endpoint, "aws-endpoint", a.Endpoint,
-		"URL of the Cloud Map API, for VPC endpoints and cloudmap-local (default: from the AWS SDK's settings, such as AWS_ENDPOINT_URL_SERVICEDISCOVERY).")
+		"URL of the Cloud Map API, for cloudmap-local and VPC endpoints without private DNS (default: from the AWS SDK's settings, such as AWS_ENDPOINT_URL_SERVICEDISCOVERY).")
+	flags.StringVar(&a.DataEndpoint, "aws-data-endpoint", a.DataEndpoint,
+		"URL of DiscoverInstances, which has a host and a VPC endpoint of its own: data-servicediscovery. Required if --aws-endpoint is the name of a VPC endpoint (default: that of --aws-endpoint; on AWS with data- before its host).")
 	flags.BoolVar(&a.Insecure, "aws-insecure", a.Insecure,
-		"Allow http:// in --aws-endpoint, in endpoints of --import-from and in the AWS SDK's settings. Everyone on the network path can then read and change the registry.")
+		"Allow http:// in --aws-endpoint and --aws-data-endpoint, in endpoints of --import-from and in the AWS SDK's settings. Everyone on the network path can then read and change the registry.")
 	flags.StringVar(&a.RoleARN, "aws-role-arn", a.RoleARN,
 		"IAM role to assume for the registry, in this or another account (default: none, the pod's identity is used).")
 	flags.StringVar(&a.ExternalID, "aws-role-external-id", a.ExternalID,
@@ -77,10 +81,12 @@ func (a *AWS) check(at func(setting, value string) string) error {
 	match("role-external-id", a.ExternalID, externalIDPattern, "must be two or more letters, digits and characters of +=,.@:/-")
 	match("role-session-name", a.SessionName, sessionPattern, "must be 2 to 64 letters, digits and characters of +=,.@-")
 	match("namespace-owner", a.NamespaceOwner, accountPattern, "must be the 12 digits of an AWS account")
-	if strings.Contains(a.Endpoint, "@") { // the part before it may contain a password
-		refuse("endpoint", "…", "must not contain a user: credentials come from the AWS SDK's settings")
-	} else if u, err := url.Parse(a.Endpoint); a.Endpoint != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
-		refuse("endpoint", a.Endpoint, "must be a URL such as https://vpce-0123.servicediscovery.eu-central-1.vpce.amazonaws.com")
+	for setting, endpoint := range map[string]string{"endpoint": a.Endpoint, "data-endpoint": a.DataEndpoint} {
+		if strings.Contains(endpoint, "@") { // the part before it may contain a password
+			refuse(setting, "…", "must not contain a user: credentials come from the AWS SDK's settings")
+		} else if u, err := url.Parse(endpoint); endpoint != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+			refuse(setting, endpoint, "must be a URL such as https://vpce-0123.servicediscovery.eu-central-1.vpce.amazonaws.com")
+		}
 	}
 	if a.RoleARN == "" {
 		for setting, value := range map[string]string{"role-external-id": a.ExternalID, "role-session-name": a.SessionName} {

@@ -213,7 +213,7 @@ func (o *Options) Flags() *pflag.FlagSet {
 	o.Etcd.bind(flags)
 	flags.Var(&o.ImportFrom, "import-from",
 		"Additional registry to import from, such as cloudmap,region=eu-central-1,role-arn=arn:aws:iam::111122223333:role/mcs-reader. Repeatable. "+
-			"Settings of cloudmap: name, region, endpoint, role-arn, role-external-id, role-session-name, namespace-owner. "+
+			"Settings of cloudmap: name, region, endpoint, data-endpoint, role-arn, role-external-id, role-session-name, namespace-owner. "+
 			"Settings of etcd: name, endpoints (separated by semicolons), ca, cert, key, username, password-file, prefix.")
 	o.Migration.bind(flags)
 	o.CloudMapServices.bind(flags)

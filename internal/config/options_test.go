@@ -44,10 +44,10 @@ func TestParse(t *testing.T) {
 		},
 		{
 			name: "invalid AWS settings",
-			args: "--aws-role-arn=mcs --aws-role-external-id=! --aws-role-session-name=x --aws-namespace-owner=prod --aws-endpoint=localhost:8080 --aws-region=Ireland --aws-instances-per-namespace=0",
+			args: "--aws-role-arn=mcs --aws-role-external-id=! --aws-role-session-name=x --aws-namespace-owner=prod --aws-endpoint=localhost:8080 --aws-data-endpoint=localhost:8081 --aws-region=Ireland --aws-instances-per-namespace=0",
 			wantErr: []string{
 				"--aws-role-arn=mcs: must be the ARN", "--aws-role-external-id=!: must be", "--aws-role-session-name=x: must be",
-				"--aws-namespace-owner=prod: must be the 12 digits", "--aws-endpoint=localhost:8080: must be a URL", "--aws-region=Ireland: must be an AWS Region",
+				"--aws-namespace-owner=prod: must be the 12 digits", "--aws-endpoint=localhost:8080: must be a URL", "--aws-data-endpoint=localhost:8081: must be a URL", "--aws-region=Ireland: must be an AWS Region",
 				"--aws-instances-per-namespace=0: must be at least 1",
 			},
 		},
@@ -56,7 +56,7 @@ func TestParse(t *testing.T) {
 			wantErr: []string{"--aws-role-external-id=abc: has no effect without", "--aws-role-session-name=abc: has no effect without"},
 		},
 		{name: "import from an unknown kind", args: "--import-from=zookeeper,region=x", wantErr: []string{`must begin with the kind of registry, cloudmap or etcd,`}},
-		{name: "import from with an unknown setting", args: "--import-from=cloudmap,zone=a", wantErr: []string{`"zone=a": unknown setting of cloudmap; must be one of endpoint, name, namespace-owner, region`}},
+		{name: "import from with an unknown setting", args: "--import-from=cloudmap,zone=a", wantErr: []string{`"zone=a": unknown setting of cloudmap; must be one of data-endpoint, endpoint, name, namespace-owner, region`}},
 		{name: "import from with an empty setting", args: "--import-from=cloudmap,region", wantErr: []string{`"region": must have a value, as in region=…`}},
 		{name: "import from with a repeated setting", args: "--import-from=cloudmap,region=eu-west-1,region=eu-west-2", wantErr: []string{`"region=eu-west-2": region is set twice`}},
 		{name: "import from the registry that is exported to", args: "--import-from=cloudmap", wantErr: []string{"--import-from=cloudmap: must differ from"}},
@@ -228,6 +228,7 @@ func TestParseHidesPasswords(t *testing.T) {
 		"--import-from=etcd,endpoints=https://b:1;" + at, "--import-from= etcd,endpoints=" + at, "--import-from=etcd,name=" + at,
 		"--import-from=etcd,endpoints=" + at + ",endpoints=" + at, "--import-from=etcd,endpoints=" + at + ",username",
 		"--import-from=cloudmap,endpoint=" + at, "--import-from=cloudmap,region=" + at, "--import-from=cloudmap,endpoint=" + at + ",name=B",
+		"--aws-data-endpoint=" + at, "--import-from=cloudmap,data-endpoint=" + at,
 		"--aws-endpoint=" + at, "--aws-endpoint=alice:%s@a", "--poll-interval=" + at, "--aws-rate=" + at, "--registry=" + at,
 	} {
 		for _, password := range []string{"hunter2", "hunter/2", "hunter%%2", "hunter@2", `hunter"2`, `hunter\2`, "hunter:2#?=;"} {

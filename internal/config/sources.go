@@ -33,6 +33,7 @@ var sourceSettings = map[string]map[string]func(*Source) *string{
 		"name":              func(s *Source) *string { return &s.Name },
 		"region":            func(s *Source) *string { return &s.AWS.Region },
 		"endpoint":          func(s *Source) *string { return &s.AWS.Endpoint },
+		"data-endpoint":     func(s *Source) *string { return &s.AWS.DataEndpoint },
 		"role-arn":          func(s *Source) *string { return &s.AWS.RoleARN },
 		"role-external-id":  func(s *Source) *string { return &s.AWS.ExternalID },
 		"role-session-name": func(s *Source) *string { return &s.AWS.SessionName },

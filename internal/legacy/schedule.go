@@ -44,7 +44,7 @@ func (s *schedule) finish(now time.Time, minInterval time.Duration, err error) {
 	}
 	s.wasThrottled = false
 	wait := s.interval
-	if err != nil && !api.IsThrottled(err) {
+	if err != nil && !api.MustSlowDown(err) {
 		wait = min(minInterval, maxListRetry)
 	}
 	s.at = now.Add(wait/2 + rand.N(wait))
@@ -54,7 +54,7 @@ func (s *schedule) finish(now time.Time, minInterval time.Duration, err error) {
 func retryThrottled[T any](ctx context.Context, r *Registry, request func(context.Context) (T, error)) (result T, err error) {
 	err = r.client.RetryThrottled(ctx, func() error {
 		var err error
-		if result, err = request(ctx); api.IsThrottled(err) {
+		if result, err = request(ctx); api.MustSlowDown(err) {
 			r.schedule.wasThrottled = true
 		}
 		return err

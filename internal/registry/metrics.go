@@ -38,7 +38,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "cloud_map_mcs_registry_requests_total",
-			Help: "Requests to the registry's backend, by operation and result (ok, throttled, denied, not_found, conflict, invalid, canceled, error).",
+			Help: "Requests to the registry's backend, by operation and result (ok, throttled, denied, not_found, conflict, invalid, canceled, error, unknown: an error code that this version does not know).",
 		}, []string{"registry", "operation", "result"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "cloud_map_mcs_registry_request_duration_seconds",

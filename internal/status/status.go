@@ -15,6 +15,15 @@ import (
 // PortName is the name of the endpoint's port in the pod.
 const PortName = "status"
 
+// Leftover is a resource of the registry that stayed when the cluster left, and the command that deletes it. IsProtected: the cluster
+// has no right to.
+type Leftover struct {
+	Resource    string `json:"resource"`
+	Command     string `json:"command"`
+	Reason      string `json:"reason"`
+	IsProtected bool   `json:"isProtected,omitempty"`
+}
+
 // Status is the state of one replica of the controller. Only the leader reads the registry.
 type Status struct {
 	// Version is the version of the controller, Time its clock.
@@ -34,6 +43,8 @@ type Status struct {
 	Next *mcs.Identity `json:"next,omitempty"`
 	// Leaving are identities whose content is being removed from the registry, or will be.
 	Leaving []mcs.Identity `json:"leaving,omitempty"`
+	// Leftovers are the resources of the registry that stayed when the cluster left.
+	Leftovers []Leftover `json:"leftovers,omitempty"`
 	// Synced reports whether the registry has been read completely since this replica became the leader.
 	Synced bool `json:"synced"`
 	// ReadProblem and WriteProblem are the current problems of reading and writing the registry.

@@ -1,6 +1,7 @@
 package install
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,7 +27,8 @@ func leaveCommand(s *session.Session) *cobra.Command {
 		Short: "Remove a cluster from its clusterset",
 		Long: "Requests that the controller withdraws all exports of this cluster from the registry, waits until it has, and deletes the two\n" +
 			"ClusterProperties. Services that the cluster has imported do not change. Asks for confirmation. Without a controller, the\n" +
-			"exports stay in the registry, and the exit code is 3.",
+			"exports stay in the registry, and the exit code is 3. It is 3 too if namespaces or services stay in AWS Cloud Map that the\n" +
+			"controller could not delete: the command prints those that delete them.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			k, err := s.OneCluster()
@@ -36,19 +38,44 @@ func leaveCommand(s *session.Session) *cobra.Command {
 			if !yes && !s.Confirm("Remove the cluster of context %s from its clusterset? The other clusters remove its endpoints.", k.Context) {
 				return errors.New("not confirmed: nothing was changed")
 			}
-			return leaveClusterSet(cmd.Context(), s, k, timeout)
+			left, err := leaveClusterSet(cmd.Context(), s, k, timeout)
+			return cmp.Or(err, incompleteIf(left))
 		},
 	}
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
-	cmd.Flags().DurationVar(&timeout, "wait", membershipWait, "how long to wait until the cluster has left; 0 does not wait")
+	cmd.Flags().DurationVar(&timeout, "wait", leaveWait, "how long to wait until the cluster has left; 0 does not wait")
 	return cmd
 }
 
-// leaveClusterSet requests that the controller leaves, waits until it has, and deletes the identity.
-func leaveClusterSet(ctx context.Context, s *session.Session, k *session.Cluster, timeout time.Duration) error {
+// leaveWait covers the attempt of the controller, which waits up to 10 minutes for AWS Cloud Map to delete what the cluster
+// created, and the time in which a record of a previous process must not change.
+const leaveWait = 15 * time.Minute
+
+// printLeftovers prints the resources that stay in the registry, with the commands that delete them.
+func printLeftovers(s *session.Session, k *session.Cluster, left []status.Leftover) {
+	for _, l := range left {
+		by := ""
+		if l.IsProtected {
+			by = " by an administrator, or with the stack that created it"
+		}
+		s.Printf("%s: %s stays: %s", k.Context, l.Resource, l.Reason)
+		s.Printf("%s: to be deleted%s: %s", k.Context, by, l.Command)
+	}
+}
+
+// incompleteIf returns ErrIncomplete if a resource stays that the controller could have deleted.
+func incompleteIf(left []status.Leftover) error {
+	if slices.ContainsFunc(left, func(l status.Leftover) bool { return !l.IsProtected }) {
+		return session.ErrIncomplete
+	}
+	return nil
+}
+
+// leaveClusterSet requests that the controller leaves, waits until it has, and deletes the identity. It returns what stays in the registry.
+func leaveClusterSet(ctx context.Context, s *session.Session, k *session.Cluster, timeout time.Duration) ([]status.Leftover, error) {
 	identities, err := readIdentities(ctx, s, k)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	_, leaderErr := s.Leader(ctx, k)
 	if leaderErr == nil && timeout > 0 {
@@ -58,23 +85,25 @@ func leaveClusterSet(ctx context.Context, s *session.Session, k *session.Cluster
 		}
 	}
 	if err := requestLeave(ctx, s, k, identities); err != nil {
-		return err
+		return nil, err
 	}
 	if leaderErr != nil {
-		return leaveWithoutController(ctx, s, k, identities, leaderErr)
+		return nil, leaveWithoutController(ctx, s, k, identities, leaderErr)
 	}
 	if timeout <= 0 {
-		return deleteProperties(ctx, s, k)
+		return nil, deleteProperties(ctx, s, k)
 	}
 	progress := newProgress(k.Now, func(line string) { s.Progressf("%s: %s", k.Context, line) })
-	if _, err := waitForStatus(ctx, s, k, timeout, progress.hasLeft); err != nil {
-		return fmt.Errorf("waiting until the cluster has left: %w; the controller continues, and this command can be repeated", err)
+	st, err := waitForStatus(ctx, s, k, timeout, progress.hasLeft)
+	if err != nil {
+		return nil, fmt.Errorf("waiting until the cluster has left: %w; the controller continues, and this command can be repeated", err)
 	}
 	if err := deleteProperties(ctx, s, k); err != nil {
-		return err
+		return nil, err
 	}
 	s.Printf("%s: the cluster is not a member of a clusterset: its exports are withdrawn", k.Context)
-	return waitForRequests(ctx, s, k, identities)
+	printLeftovers(s, k, st.Leftovers)
+	return st.Leftovers, waitForRequests(ctx, s, k, identities)
 }
 
 // requestWait covers two intervals at which the controller reads requests.

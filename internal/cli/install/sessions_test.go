@@ -90,6 +90,10 @@ func TestSessions(t *testing.T) {
 			c["cls1"].Remove(clitest.Property(aboutv1beta1.ClusterIDProperty, ""))
 			c["cls1"].ControllerStatus.WriteProblem = `cluster ID "cls2" is already used by another cluster of the clusterset`
 		}, Lines: []string{"join --cluster-id cls2 --clusterset-id set1", "status"}},
+		{Name: "leave-leftovers", Setup: func(c clitest.Clusters) {
+			c["cls1"].ControllerStatus.Leftovers = leftovers[:1]
+			c["cls2"].ControllerStatus.Leftovers = leftovers
+		}, Lines: []string{"leave --yes", "leave --context cls2 --yes", "uninstall --context cls2 --yes"}},
 		{Name: "uninstall", Setup: func(c clitest.Clusters) {
 			clitest.ExportWeb(c)
 			derived := plan.PropertyWrites(mcs.Properties{mcs.PropertyRegion: "eu-west-1", mcs.PropertyZone: "eu-west-1a"}, nil)
@@ -99,6 +103,12 @@ func TestSessions(t *testing.T) {
 			"install --wait 0s", "uninstall --dry-run", "uninstall", "uninstall --yes", "uninstall --dry-run", "uninstall --yes --crds", "get exports",
 		}},
 	})
+}
+
+// leftovers are a resource that an administrator deletes, and one that AWS did not delete in time.
+var leftovers = []status.Leftover{
+	{Resource: "service catalog.cls1 of namespace mcs.set1", Reason: "AccessDeniedException", Command: "aws servicediscovery delete-service --region eu-central-1 --id srv-1", IsProtected: true},
+	{Resource: "namespace demo", Reason: "ResourceInUse", Command: "aws servicediscovery delete-namespace --region eu-central-1 --id ns-1"},
 }
 
 // addUnpulled adds a ReplicaSet of a revision of the controller's Deployment, with a pod whose node cannot pull the image.

@@ -21,6 +21,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
 // uninstallOptions are the flags of uninstall.
@@ -53,7 +54,7 @@ func uninstallCommand(s *session.Session) *cobra.Command {
 	flags.BoolVar(&o.crds, "crds", false, "also delete the CRDs and all their objects")
 	flags.BoolVar(&o.dryRun, "dry-run", false, "print what would be deleted without changing anything")
 	flags.BoolVarP(&o.yes, "yes", "y", false, "do not ask for confirmation")
-	flags.DurationVar(&o.wait, "wait", membershipWait, "how long to wait until the cluster has left its clusterset")
+	flags.DurationVar(&o.wait, "wait", leaveWait, "how long to wait until the cluster has left its clusterset")
 	return cmd
 }
 
@@ -193,8 +194,10 @@ func (r removal) lines() []string {
 // execute leaves the clusterset while the controller runs, stops the controller, and deletes the objects that it created, then
 // those of the installation.
 func (r removal) execute(ctx context.Context, s *session.Session, k *session.Cluster, o uninstallOptions) error {
+	var left []status.Leftover
 	if r.hasController {
-		if err := leaveClusterSet(ctx, s, k, o.wait); err != nil {
+		var err error
+		if left, err = leaveClusterSet(ctx, s, k, o.wait); err != nil {
 			return fmt.Errorf("%w\nThe controller was not removed, so that it can withdraw the exports of this cluster. To remove it anyway, delete "+
 				"Deployment %s/%s and run this command again: the other clusters then keep the imports from this cluster until kubectl mcs forget",
 				err, s.ControllerNamespace, session.ManagerName)
@@ -222,7 +225,7 @@ func (r removal) execute(ctx context.Context, s *session.Session, k *session.Clu
 		}
 	}
 	s.Printf("%s: uninstalled", k.Context)
-	return nil
+	return incompleteIf(left)
 }
 
 // stopController deletes the controller's Deployment, if it is among the objects, and waits until its pods are deleted, so that

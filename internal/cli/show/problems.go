@@ -39,6 +39,11 @@ func clusterProblems(context string, s *status.Status) []string {
 	for _, id := range s.Leaving {
 		lines = append(lines, fmt.Sprintf("%s: the exports of the cluster as %s in clusterset %s are being removed", context, id.ClusterID, id.ClusterSetID))
 	}
+	for _, l := range s.Leftovers {
+		if !l.IsProtected {
+			lines = append(lines, fmt.Sprintf("%s: the cluster has left, but %s stays: %s; to delete it: %s", context, l.Resource, l.Reason, l.Command))
+		}
+	}
 	lines = append(lines, exportProblems(context, s)...)
 	lines = append(lines, pathProblems(context, s)...)
 	for _, p := range s.Imports {

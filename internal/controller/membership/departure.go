@@ -2,6 +2,9 @@ package membership
 
 import (
 	"context"
+	"errors"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
@@ -34,6 +37,7 @@ func (m *Membership) depart(ctx context.Context, identity mcs.Identity, s *Sessi
 	}
 	log := m.log.WithValues("cluster", identity.ClusterID, "clusterSet", identity.ClusterSetID)
 	log.Info("Leaving the clusterset")
+	m.forgetLeftovers(identity)
 	ctx, takeBack := context.WithCancel(ctx)
 	d := &departure{takeBack: takeBack, done: make(chan struct{})}
 	m.departures[identity] = d
@@ -47,13 +51,13 @@ func (m *Membership) depart(ctx context.Context, identity mcs.Identity, s *Sessi
 		defer m.signalChange()
 		defer close(d.done)
 		defer takeBack()
-		err := leave()
+		err := m.noteLeftovers(identity, leave())
 		for err != nil && ctx.Err() == nil {
 			log.Error(err, "Failed to leave the clusterset, retrying", "retryAfter", departureRetry.String())
 			select {
 			case <-ctx.Done():
 			case <-time.After(departureRetry):
-				err = m.leaveAs(ctx, identity)
+				err = m.noteLeftovers(identity, m.leaveAs(ctx, identity))
 			}
 		}
 		if err != nil || ctx.Err() != nil {
@@ -64,6 +68,46 @@ func (m *Membership) depart(ctx context.Context, identity mcs.Identity, s *Sessi
 			log.Error(err, "Failed to forget an identity; the cluster will leave under it once more")
 		}
 	}()
+}
+
+// noteLeftovers keeps the resources that stay after the cluster has left under identity, by the result of an
+// attempt. It returns the error of one that has to be repeated.
+func (m *Membership) noteLeftovers(identity mcs.Identity, err error) error {
+	var left *registry.LeftoversError
+	if !errors.As(err, &left) {
+		return err
+	}
+	for _, l := range left.Left {
+		m.log.Info("The cluster has left the clusterset, and a resource of the registry stays", "cluster", identity.ClusterID, "clusterSet", identity.ClusterSetID,
+			"resource", l.Resource, "reason", l.Reason, "command", l.Command)
+	}
+	m.leftMu.Lock()
+	defer m.leftMu.Unlock()
+	if m.left == nil {
+		m.left = map[mcs.Identity][]registry.Leftover{}
+	}
+	m.left[identity] = left.Left
+	return nil
+}
+
+// Leftovers returns the resources of the registry that stayed when this cluster left under its
+// identities, as far as this process has tried to delete them.
+func (m *Membership) Leftovers() []registry.Leftover {
+	m.leftMu.Lock()
+	defer m.leftMu.Unlock()
+	var all []registry.Leftover
+	for _, left := range m.left {
+		all = append(all, left...)
+	}
+	slices.SortFunc(all, func(a, b registry.Leftover) int { return strings.Compare(b.Resource, a.Resource) })
+	return all
+}
+
+// forgetLeftovers forgets what stayed when the cluster left under identity: it is used again, or deleted again.
+func (m *Membership) forgetLeftovers(identity mcs.Identity) {
+	m.leftMu.Lock()
+	defer m.leftMu.Unlock()
+	delete(m.left, identity)
 }
 
 // leaveAs removes the records of a previous process under identity. A clone of this cluster keeps its exports.

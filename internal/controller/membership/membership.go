@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -58,6 +59,10 @@ type Membership struct {
 
 	changed chan struct{}
 	state   atomic.Pointer[State]
+
+	// left are the resources that stayed in the registry when the cluster left. leftMu guards it.
+	leftMu sync.Mutex
+	left   map[mcs.Identity][]registry.Leftover
 
 	// own are the ClusterProperties of this cluster with those of its nodes, nil while they are not known.
 	own atomic.Pointer[mcs.Properties]
@@ -523,6 +528,7 @@ func (m *Membership) startSession(ctx context.Context, identity mcs.Identity) (*
 	if !m.takeBack(identity) {
 		return nil, fmt.Errorf("joining clusterset %s as %s: the cluster still leaves it", identity.ClusterSetID, identity.ClusterID)
 	}
+	m.forgetLeftovers(identity)
 	if err := m.identities.Add(ctx, identity); err != nil {
 		// This matters only if the identity changes while no controller runs.
 		m.logOnce(ctx, err, "Failed to store this cluster's identity")

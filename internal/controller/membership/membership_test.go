@@ -1052,3 +1052,37 @@ func TestMembership_IgnoresIdentitiesOfAnotherCluster(t *testing.T) {
 		c.checkStored(nil)
 	})
 }
+
+// leftoversRegistry leaves something when its cluster leaves.
+type leftoversRegistry struct{ registry.Registry }
+
+func (r leftoversRegistry) Run(ctx context.Context, notify func(mcs.Key)) error {
+	err := r.Registry.Run(ctx, notify)
+	if err == nil && errors.Is(context.Cause(ctx), registry.ErrLeave) {
+		err = &registry.LeftoversError{Left: []registry.Leftover{{Resource: "namespace demo"}}}
+	}
+	return err
+}
+
+// TestMembership_Leftovers: a cluster whose resources cannot be deleted has left, and says what stays
+// until it joins again.
+func TestMembership_Leftovers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCluster(t)
+		c.replaceRegistries(func(r registry.Registry) (registry.Registry, error) { return leftoversRegistry{r}, nil })
+		c.start()
+		c.settle()
+		c.set(noValues, nil)
+		time.Sleep(6 * time.Minute)
+		c.wait(time.Second, "")
+		c.checkStored(map[string]string{})
+		if left := c.m.Leftovers(); len(left) != 1 || left[0].Resource != "namespace demo" {
+			t.Errorf("left: %+v, want the namespace", left)
+		}
+		c.set(ofCLS1, nil)
+		c.settle()
+		if left := c.m.Leftovers(); len(left) > 0 {
+			t.Errorf("left after joining again: %+v", left)
+		}
+	})
+}

@@ -49,6 +49,8 @@ type Membership interface {
 	Properties() (own mcs.Properties, known bool)
 	// LeavingIdentities returns the identities under which this cluster is leaving or will leave.
 	LeavingIdentities(ctx context.Context) ([]mcs.Identity, error)
+	// Leftovers returns the resources of the registry that stayed when this cluster left.
+	Leftovers() []registry.Leftover
 }
 
 // inventory counts the objects in the cache.

@@ -101,6 +101,8 @@ func (m fixedMembership) State() *membership.State { return m.state }
 
 func (m fixedMembership) Properties() (mcs.Properties, bool) { return nil, false }
 
+func (m fixedMembership) Leftovers() []registry.Leftover { return nil }
+
 func (m fixedMembership) LeavingIdentities(context.Context) ([]mcs.Identity, error) { return nil, nil }
 
 // membersOf is a registry with these members and no exports, whose reads fail now.

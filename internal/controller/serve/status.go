@@ -91,6 +91,9 @@ func (s *statusSource) Status(ctx context.Context) status.Status {
 	session, problem := s.session()
 	state := s.membership.State()
 	out.Leaving, out.IdentityProblem = s.leaving(ctx), state.IdentityProblem
+	for _, l := range s.membership.Leftovers() {
+		out.Leftovers = append(out.Leftovers, status.Leftover(l))
+	}
 	if state.Next != (mcs.Identity{}) {
 		out.Next = &state.Next
 	}

@@ -2,8 +2,10 @@ package cloudmap
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +14,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/iampolicy"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
@@ -116,7 +119,6 @@ func TestRoleThatCannotBeAssumed(t *testing.T) {
 // sharedCloud has namespaces of the owner that the consumer may use.
 func sharedCloud(t *testing.T, options cloudmaplocal.Options, clusterSetIDs ...string) *cloud {
 	t.Helper()
-	options.Behaviors.ShareAllowsTags = true // which AWS documents otherwise: without tags nothing is deleted
 	for _, id := range clusterSetIDs {
 		options.Shares = append(options.Shares, cloudmaplocal.Share{Owner: ownerAccount, Namespace: format.ControlNamespace(id), With: []string{consumerAccount}})
 	}
@@ -130,13 +132,55 @@ func sharedCloud(t *testing.T, options cloudmaplocal.Options, clusterSetIDs ...s
 	return c
 }
 
+// underSharedPolicy gives the consumer no more rights than shared.json.
+func underSharedPolicy(t *testing.T, options cloudmaplocal.Options, more ...string) cloudmaplocal.Options {
+	t.Helper()
+	options.AccessKeys[0].Policies = nil
+	for _, set := range []string{"set1", "set2"} {
+		raw, err := os.ReadFile("../../../deploy/iam/shared.json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := strings.NewReplacer("<clusterset>", set, "<region>", cloudmaplocal.DefaultRegion, "<account>", consumerAccount, "<owner>", ownerAccount).Replace(string(raw))
+		var policy iampolicy.Policy
+		if err := json.Unmarshal([]byte(text), &policy); err != nil {
+			t.Fatal(err)
+		}
+		options.AccessKeys[0].Policies = append(options.AccessKeys[0].Policies, policy)
+	}
+	return options
+}
+
+// TestSharedPolicySuffices: two clusters of a consumer join, export, import and leave under shared.json, in a share that allows no
+// tags, without a denied request.
+func TestSharedPolicySuffices(t *testing.T) {
+	c := sharedCloud(t, underSharedPolicy(t, twoAccounts()), "set1")
+	one := c.registryOf(t, c.clientFor(t, api.Config{NamespaceOwner: ownerAccount}), fast(testIdentity("cls1")))
+	other := c.registryOf(t, c.clientFor(t, api.Config{NamespaceOwner: ownerAccount}), fast(testIdentity("cls2")))
+	web := testExport("cls1", "web")
+	mustPublish(t, one, web)
+	leaveOne, leaveOther := start(t, one), start(t, other)
+	awaitExporters(t, other, web.Key, "cls1")
+	leaveOne(registry.ErrLeave)
+	awaitExporters(t, other, web.Key, "")
+	leaveOther(registry.ErrLeave)
+	if denied := c.denials(t); len(denied) > 0 {
+		t.Errorf("denied: %v", denied)
+	}
+	for _, name := range []string{format.MembersService, format.CatalogName("cls1"), format.CatalogName("cls2")} {
+		if _, there := c.service(t, "mcs.set1", name); there {
+			t.Errorf("service %s is left", name)
+		}
+	}
+}
+
 // TestConformanceInASharedNamespace: for a cluster whose account is not the namespace's, all is the same.
 func TestConformanceInASharedNamespace(t *testing.T) {
 	if testing.Short() {
 		t.Skip("CI runs TestConformance and TestConformanceUnderIAM: NIGHTLY=1 runs this one too")
 	}
 	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
-		c := sharedCloud(t, twoAccounts(), "set1", "set2")
+		c := sharedCloud(t, underSharedPolicy(t, twoAccounts()), "set1", "set2")
 		return backendOf(c, fast, func(t *testing.T, cfg Config) *Registry {
 			return c.registryOf(t, c.clientFor(t, api.Config{NamespaceOwner: ownerAccount}), cfg)
 		})

@@ -20,8 +20,9 @@ import (
 
 // control finds the control namespace and its services, and creates missing ones.
 type control struct {
-	client   *api.Client
-	identity mcs.Identity
+	client    *api.Client
+	identity  mcs.Identity
+	deletions *api.Deletions
 
 	// readOnly creates nothing. Missing resources are searched again after a while.
 	readOnly bool
@@ -61,7 +62,7 @@ type control struct {
 
 func newControl(client *api.Client, cfg Config) *control {
 	return &control{
-		client: client, identity: cfg.Identity, store: cfg.ResourceIDs, log: cfg.Logger, readOnly: cfg.ReadOnly, again: cfg.times.missing, looking: semaphore.NewWeighted(1),
+		client: client, identity: cfg.Identity, deletions: api.NewDeletions(client, cfg.Identity), store: cfg.ResourceIDs, log: cfg.Logger, readOnly: cfg.ReadOnly, again: cfg.times.missing, looking: semaphore.NewWeighted(1),
 		wall:    cfg.wall,
 		listed:  func(map[string]api.Namespace) {},
 		backoff: engine.Backoff{Initial: cfg.times.Retry, Max: cfg.times.MaxRetry, Jitter: 1},
@@ -315,7 +316,7 @@ func (c *control) notCreated(err error) error {
 func (c *control) leave(ctx context.Context, place controlPlace, pause time.Duration) error {
 	defer func() { c.known.Store(nil); c.last.Store(nil) }()
 	c.saveIDs(ctx, controlPlace{}, 0)
-	if _, err := c.client.DeleteIfManaged(ctx, place.catalog.ARN, c.identity, func() error { return c.client.DeleteService(ctx, place.catalog) }); err != nil {
+	if _, err := c.deletions.Service(ctx, place.namespace, place.catalog); err != nil {
 		return err
 	}
 	services, err := c.membersServices(ctx, place.namespace)
@@ -328,7 +329,7 @@ func (c *control) leave(ctx context.Context, place controlPlace, pause time.Dura
 	engine.Sleep(ctx, pause) // registries that only read may not have read the farewell yet
 	allGone := true
 	for _, s := range slices.Backward(services) { // a cluster that joins meanwhile is in the first one with room
-		gone, err := c.deleteMembers(ctx, s)
+		gone, err := c.deleteMembers(ctx, place.namespace, s)
 		if err != nil {
 			return err
 		}
@@ -337,7 +338,7 @@ func (c *control) leave(ctx context.Context, place controlPlace, pause time.Dura
 	if !allGone {
 		return nil
 	}
-	_, err = c.client.DeleteIfManaged(ctx, place.namespace.ARN, c.identity, func() error { return c.client.DeleteNamespace(ctx, place.namespace) })
+	_, err = c.deletions.Namespace(ctx, place.namespace)
 	return err
 }
 
@@ -352,7 +353,7 @@ func (c *control) haveOnlyFarewells(ctx context.Context, services []api.Service)
 }
 
 // deleteMembers deletes a service with member records, and the farewells in it before. gone is false if it has other records or stays for another reason.
-func (c *control) deleteMembers(ctx context.Context, s api.Service) (gone bool, err error) {
+func (c *control) deleteMembers(ctx context.Context, in api.Namespace, s api.Service) (gone bool, err error) {
 	farewells, err := c.farewells(ctx, s)
 	if err != nil || farewells == nil {
 		return false, err
@@ -362,7 +363,7 @@ func (c *control) deleteMembers(ctx context.Context, s api.Service) (gone bool, 
 			return false, err
 		}
 	}
-	return c.client.DeleteIfManaged(ctx, s.ARN, c.identity, func() error { return c.client.DeleteService(ctx, s) })
+	return c.deletions.Service(ctx, in, s)
 }
 
 // farewells returns the IDs of the records in a service with member records if all of them are farewells, otherwise nil.

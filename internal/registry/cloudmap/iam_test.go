@@ -155,7 +155,7 @@ func lifetime(t *testing.T, c *cloud, view bool, leave time.Duration, done func(
 		_, left := c.service(t, "left", "over")
 		return !there && !left
 	})
-	return errors.Join(stopA(registry.ErrLeave), stopB(registry.ErrLeave))
+	return errors.Join(withoutProtected(stopA(registry.ErrLeave)), withoutProtected(stopB(registry.ErrLeave)))
 }
 
 // leftover is an instance that the previous process of cls1 left.
@@ -406,10 +406,10 @@ func TestMappedServicesPolicy(t *testing.T) {
 		}
 	}
 	reader := c.clientFor(t, withKey(keyFor(cls2)))
-	if _, err := reader.DiscoverHealth(t.Context(), "<mapped-namespace>", "orders"); err != nil {
+	if _, _, err := reader.DiscoverHealth(t.Context(), "<mapped-namespace>", "orders"); err != nil {
 		t.Errorf("reading a mapped service: %v", err)
 	}
-	_, err := reader.DiscoverHealth(t.Context(), "other", "orders")
+	_, _, err := reader.DiscoverHealth(t.Context(), "other", "orders")
 	wantDenied(t, "reading another namespace", err)
 	namespaces, err := reader.ListNamespaces(t.Context())
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/state"
@@ -36,7 +37,8 @@ func (r *leaver) leaveTimeout() time.Duration {
 // errNotRemoved is a removal that AWS Cloud Map accepted and does not show.
 var errNotRemoved = errors.New("AWS Cloud Map still shows pages that were removed")
 
-// leave removes everything of this cluster, and retries until ctx ends.
+// leave removes everything of this cluster, and retries until ctx ends. The error is a LeftoversError if
+// everything else is removed.
 func (r *leaver) leave(ctx context.Context) error {
 	mine := r.state.Claim() != state.Observing
 	if !mine {
@@ -57,6 +59,9 @@ func (r *leaver) leave(ctx context.Context) error {
 		if err := r.retry(ctx, step); err != nil {
 			return fmt.Errorf("removing everything of this cluster from AWS Cloud Map on leaving the clusterset: %w", err)
 		}
+	}
+	if left := append(r.view.Left(), r.control.deletions.Left()...); len(left) > 0 {
+		return &registry.LeftoversError{Left: left}
 	}
 	return nil
 }

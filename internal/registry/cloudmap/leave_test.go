@@ -1,7 +1,10 @@
 package cloudmap
 
 import (
+	"errors"
 	"net/netip"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -166,6 +169,84 @@ func TestLeave_RemovesInstancesWithoutCatalog(t *testing.T) {
 		}
 		other.kill()
 	})
+}
+
+// TestLeave_WaitsForAWS lets the last cluster leave while AWS counts resources as in use for some
+// time after their users are gone: nothing stays.
+func TestLeave_WaitsForAWS(t *testing.T) {
+	for _, inUse := range []time.Duration{20 * time.Second, time.Minute, 100 * time.Second} {
+		t.Run(inUse.String(), func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.Behaviors{
+					InUseFor: cloudmaplocal.Duration(inUse), ConsistencyDelay: cloudmaplocal.Duration(500 * time.Millisecond),
+				}})
+				last := w.begin(cls1, nil, func(cfg *Config) { cfg.InstanceView = true })
+				publish(t, last.Registry, webExport("cls1", 0, 3))
+				time.Sleep(time.Minute)
+				if err := last.end(registry.ErrLeave); err != nil {
+					t.Fatal(err)
+				}
+				admin, _ := w.client("admin")
+				if left, err := admin.ListNamespaces(t.Context()); err != nil || len(left) > 0 {
+					t.Errorf("namespaces %v, error %v; want none", left, err)
+				}
+			})
+		})
+	}
+}
+
+// TestLeave_SaysWhatStays lets the last cluster leave while a user has a service in its namespaces, or
+// while it may not delete anything: the rest is removed, and the error has the commands.
+func TestLeave_SaysWhatStays(t *testing.T) {
+	for name, tt := range map[string]struct {
+		denied string // the operation
+		want   []string
+	}{
+		"services of a user": {want: []string{"namespace mcs.set1"}}, // demo is the user's too
+		"namespaces denied":  {denied: "DeleteNamespace", want: []string{"namespace mcs.set1", "namespace demo"}},
+		"services denied":    {denied: "DeleteService", want: []string{"service web-0 of namespace demo", "service members of namespace mcs.set1", "service catalog.cls1 of namespace mcs.set1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
+				last := w.begin(cls1, nil, func(cfg *Config) { cfg.InstanceView = true })
+				publish(t, last.Registry, webExport("cls1", 0, 3))
+				time.Sleep(time.Minute)
+				admin, _ := w.client("admin")
+				if tt.denied == "" {
+					namespaces, err := admin.ListNamespaces(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					for _, in := range namespaces {
+						if _, err := admin.CreateService(t.Context(), in, "of-a-user", mcs.Identity{ClusterID: "x", ClusterSetID: "x"}, ""); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				w.intercept = func(r request) (string, string, bool) {
+					return "AccessDeniedException", "", r.operation == tt.denied && r.cluster == "cls1"
+				}
+				err := last.end(registry.ErrLeave)
+				var left *registry.LeftoversError
+				if !errors.As(err, &left) {
+					t.Fatalf("error %v, want the list of what stays", err)
+				}
+				var got []string
+				for _, l := range left.Left {
+					got = append(got, l.Resource)
+					if l.IsProtected != (tt.denied != "") || !strings.Contains(l.Command, "aws servicediscovery delete-") {
+						t.Errorf("%+v", l)
+					}
+				}
+				slices.Sort(got)
+				slices.Sort(tt.want)
+				if !slices.Equal(got, tt.want) {
+					t.Errorf("stays: %q, want %q", got, tt.want)
+				}
+			})
+		})
+	}
 }
 
 // viewInstances are the instances of a service of the instance view.

@@ -174,8 +174,8 @@ func (p *peers) readEnded(whole bool, err error) {
 	p.keys.Store(&keys)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if throttled := api.IsThrottled(err); !whole || throttled {
-		p.schedule.HandleReadFailure(p.pauseAfterFailure(throttled))
+	if slow := api.MustSlowDown(err); !whole || slow {
+		p.schedule.HandleReadFailure(p.pauseAfterFailure(slow))
 		return
 	}
 	p.failures = 0
@@ -185,10 +185,10 @@ func (p *peers) readEnded(whole bool, err error) {
 
 // pauseAfterFailure returns the pause after a failed read. It grows while AWS throttles, or while reads go on to fail for another reason, with a
 // random part that spreads the clusters of the account. The caller holds p.mu.
-func (p *peers) pauseAfterFailure(throttled bool) time.Duration {
+func (p *peers) pauseAfterFailure(slow bool) time.Duration {
 	p.failures++
 	doublings, longest := p.failures, maxThrottledPause
-	if !throttled {
+	if !slow {
 		doublings, longest = p.failures-eagerReads, maxFailurePause
 	}
 	if doublings <= 0 {

@@ -51,7 +51,7 @@ type Config struct {
 // Rates returns the client-side rate limits of a client for this registry: a quarter of those of the main registry, beside which it runs with low priority.
 func Rates() map[string]api.Rate {
 	rates := map[string]api.Rate{}
-	for _, operation := range []string{"DiscoverInstances", "ListNamespaces", "ListServices"} {
+	for _, operation := range []string{"DiscoverInstances", "DiscoverInstancesRevision", "ListNamespaces", "ListServices"} {
 		full := api.DefaultRates()[operation]
 		rates[operation] = api.Rate{PerSecond: full.PerSecond / 4, Burst: max(1, full.Burst/4)}
 	}
@@ -65,13 +65,17 @@ type Registry struct {
 	client *api.Client
 	log    logr.Logger
 
-	// Only the goroutine that reads Cloud Map uses these. namespaces are those of the account by name, countPace is the time of the next list of services, and
+	// Only the goroutine that reads Cloud Map uses these. namespaces are those of the account by name and by ID, countPace is the time of the next list of services, and
 	// countTurn the number of lists. lastTurn is the time of the last read in turn.
 	namespaces   map[string]api.Namespace
 	namespacesAt time.Time
 	countPace    pace
 	countTurn    int
-	lastTurn     time.Time
+	// listsWithoutCounts is the number of lists in a row in which AWS gave no number of instances. revisionPace is the time of the
+	// next read of revisions, which replaces the lists then.
+	listsWithoutCounts int
+	revisionPace       pace
+	lastTurn           time.Time
 
 	mu sync.Mutex
 	// content is the file as last read, fileProblem the reason why it is not in use, isLoaded is true once a file was.
@@ -86,6 +90,8 @@ type Registry struct {
 	// pending are the keys of lookups before the file was read.
 	pending engine.Keys
 	problem *engine.Problem
+	// ambiguous has a line for each name that several namespaces have.
+	ambiguous map[string]string
 }
 
 var (
@@ -167,11 +173,26 @@ func (r *Registry) Members(context.Context) ([]registry.Member, error) {
 	if line := r.uncounted(); line != "" {
 		m.Problems = append(m.Problems, line)
 	}
+	m.Problems = append(m.Problems, r.ambiguousNames()...)
 	for _, key := range r.keys() {
 		m.Problems = append(m.Problems, r.services[key].problems(r.account)...)
 	}
 	m.Problems = first(m.Problems)
 	return []registry.Member{m}, nil
+}
+
+// ambiguousNames returns a line for each mapped name that several namespaces have. The caller holds r.mu.
+func (r *Registry) ambiguousNames() (lines []string) {
+	names := map[string]bool{}
+	for _, s := range r.services {
+		names[s.mapping.Namespace] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if line := r.ambiguous[name]; line != "" {
+			lines = append(lines, line+"; write the ID as cloudMap.namespace to choose")
+		}
+	}
+	return lines
 }
 
 // uncounted returns the line about the services that AWS does not count, "" without any. The caller holds r.mu.
@@ -356,6 +377,7 @@ func (r *Registry) readServices(ctx context.Context, notify func(mcs.Key)) {
 	var a answers
 	r.listNamespaces(ctx, &a, names)
 	r.countInstances(ctx, &a, names, len(services))
+	r.readRevisions(ctx, &a, services)
 	changed := r.readDue(ctx, &a, services)
 	if ctx.Err() != nil {
 		return
@@ -381,13 +403,20 @@ func (r *Registry) listNamespaces(ctx context.Context, a *answers, names []strin
 	if len(names) == 0 || now.Before(r.namespacesAt) {
 		return
 	}
-	found, err := r.client.ListNamespaces(ctx)
+	all, err := r.client.ListAllNamespaces(ctx)
 	a.add(err)
 	r.namespacesAt = now.Add(r.cfg.intervals.missing)
 	if err != nil {
 		return // requests then use the names of the file, and no counts
 	}
+	found, ambiguous := api.ByName(all)
+	for _, in := range all {
+		found[in.ID] = in // a mapping may name it, for a name that several have
+	}
 	r.namespaces = found
+	r.mu.Lock()
+	r.ambiguous = ambiguous
+	r.mu.Unlock()
 	if !slices.ContainsFunc(names, func(name string) bool { _, ok := found[name]; return !ok }) {
 		r.namespacesAt = now.Add(r.cfg.intervals.namespaces)
 	}
@@ -396,10 +425,11 @@ func (r *Registry) listNamespaces(ctx context.Context, a *answers, names []strin
 // countInstances counts the instances of one namespace if that is due, and marks the services whose number has changed.
 func (r *Registry) countInstances(ctx context.Context, a *answers, names []string, services int) {
 	now := time.Now()
-	if !r.cfg.intervals.needsCounts(services, len(names)) || now.Before(r.countPace.at) {
+	if !r.cfg.intervals.needsCounts(services, len(names)) || r.listsWithoutCounts >= maxListsWithoutCounts || now.Before(r.countPace.at) {
 		return
 	}
-	in, known := r.namespaces[names[r.countTurn%len(names)]]
+	name := names[r.countTurn%len(names)]
+	in, known := r.namespaces[name]
 	r.countTurn++
 	if !known {
 		return
@@ -412,11 +442,53 @@ func (r *Registry) countInstances(ctx context.Context, a *answers, names []strin
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.listsWithoutCounts++
 	for _, s := range r.services {
-		if count, ok := counts[s.mapping.Service]; ok && s.mapping.Namespace == in.Name {
-			s.setCount(count)
+		if count, ok := counts[s.mapping.Service]; ok && s.mapping.Namespace == name {
+			if s.setCount(count); count != nil {
+				r.listsWithoutCounts = 0
+			}
 		}
 	}
+}
+
+// readRevisions marks the services whose instances have changed since their last read, in place of counts if AWS gives none. A
+// revision does not change with health.
+func (r *Registry) readRevisions(ctx context.Context, a *answers, services []*service) {
+	now := time.Now()
+	if r.listsWithoutCounts < maxListsWithoutCounts || now.Before(r.revisionPace.at) {
+		return
+	}
+	var mu sync.Mutex
+	var failed error
+	var group errgroup.Group
+	group.SetLimit(maxReads)
+	for _, s := range services {
+		group.Go(func() error {
+			revision, err := r.client.InstancesRevision(ctx, r.httpNameOf(s.mapping.Namespace), s.mapping.Service)
+			a.add(err)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				failed = err
+				return nil
+			}
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			s.isUncounted, s.mustRead = false, s.mustRead || !s.readAt.IsZero() && revision != s.revision
+			return nil
+		})
+	}
+	_ = group.Wait()
+	r.revisionPace.finish(now, r.cfg.intervals.poll, 1, failed)
+}
+
+// httpNameOf returns the name of a namespace of the file in reads.
+func (r *Registry) httpNameOf(namespace string) string {
+	if in, known := r.namespaces[namespace]; known {
+		return in.HTTPName
+	}
+	return namespace
 }
 
 // readDue reads the services that are due, and returns the keys with a change.
@@ -448,11 +520,8 @@ func (r *Registry) readDue(ctx context.Context, a *answers, services []*service)
 
 // readService reads a service, and reports whether its export has changed.
 func (r *Registry) readService(ctx context.Context, a *answers, s *service) (changed bool) {
-	namespace := s.mapping.Namespace
-	if in, known := r.namespaces[namespace]; known {
-		namespace = in.HTTPName
-	}
-	list, err := r.client.DiscoverHealth(ctx, namespace, s.mapping.Service)
+	namespace := r.httpNameOf(s.mapping.Namespace)
+	list, revision, err := r.client.DiscoverHealth(ctx, namespace, s.mapping.Service)
 	if ctx.Err() != nil {
 		return false
 	}
@@ -461,6 +530,9 @@ func (r *Registry) readService(ctx context.Context, a *answers, s *service) (cha
 	defer r.mu.Unlock()
 	if r.services[s.mapping.Key] != s {
 		return false // its mapping was changed or removed meanwhile
+	}
+	if err == nil {
+		s.revision = revision
 	}
 	return s.setRead(time.Now(), &r.clock, r.account, r.cfg.Cluster, r.cfg.Identity.ClusterSetID, list, err)
 }

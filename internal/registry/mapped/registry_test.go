@@ -497,19 +497,48 @@ func TestRegistry_ReadsChangedCountAtOnce(t *testing.T) {
 	other.shows("http80 10.0.0.1 10.0.0.2")
 }
 
-// TestRegistry_CountIsUnknown: a service without a number of instances in the list is read in turn, which is reported once.
+// TestRegistry_ReadsChangedRevisionAtOnce: without numbers of instances in lists, revisions show changes, and the lists end.
+func TestRegistry_ReadsChangedRevisionAtOnce(t *testing.T) {
+	c := startCloud(t)
+	c.create("apps", "orders")
+	c.isUncounted.Store(true)
+	r := startRegistry(t, c, entry("", ""), func(cfg *Config) { cfg.intervals.readPace = time.Hour })
+	r.shows("")
+	within(t, "revisions are read", func() bool { return c.count("DiscoverInstancesRevision") > 0 })
+	turn := c.count("DiscoverInstances")
+	c.register("apps/orders", "a", "IPV4=10.0.0.1", "PORT=80")
+	r.shows("http80 10.0.0.1")
+	c.deregister("apps/orders", "a")
+	r.shows("")
+	revisions := c.count("DiscoverInstancesRevision")
+	within(t, "some revisions follow", func() bool { return c.count("DiscoverInstancesRevision") > revisions+10 })
+	if reads, lists := c.count("DiscoverInstances")-turn, c.count("ListServices"); reads != 2 || lists != maxListsWithoutCounts {
+		t.Errorf("%d reads for two changes, %d lists of services", reads, lists)
+	}
+	if problems := r.problems(); len(problems) > 0 {
+		t.Errorf("problems: %q", problems)
+	}
+}
+
+// TestRegistry_CountIsUnknown: a service without a number of instances in the list, and without the right to read revisions, is read in turn, which is reported once.
 func TestRegistry_CountIsUnknown(t *testing.T) {
 	c := startCloud(t)
 	c.create("apps", "orders")
 	c.register("apps/orders", "a", "IPV4=10.0.0.1", "PORT=80")
 	c.isUncounted.Store(true)
+	c.fail(func(operation string) string {
+		if operation == "DiscoverInstancesRevision" {
+			return "AccessDeniedException"
+		}
+		return ""
+	})
 	r := startRegistry(t, c, entry("", ""), func(cfg *Config) { cfg.intervals.readPace = 50 * time.Millisecond })
 	r.shows("http80 10.0.0.1")
 	const want = "AWS gives no number of instances of shop/orders (service orders in apps): changes are found within 50ms, as those of health are"
 	within(t, "it is reported", func() bool { return slices.Equal(r.problems(), []string{want}) })
 	c.deregister("apps/orders", "a")
 	r.shows("")
-	c.isUncounted.Store(false)
+	c.fail(func(string) string { return "" })
 	within(t, "it is over", func() bool { return len(r.problems()) == 0 })
 }
 

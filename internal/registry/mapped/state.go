@@ -33,6 +33,8 @@ type service struct {
 	count     int32
 	isCounted bool
 	recheck   int
+	// revision is that of the instances at the last read.
+	revision int64
 	// isUncounted: the last list of services has no number.
 	isUncounted bool
 }
@@ -117,7 +119,7 @@ type clock struct {
 	counted, pending time.Duration
 }
 
-// observe records whether requests since the last call were answered, or failed without an answer. An error is an answer, except throttling.
+// observe records whether requests since the last call were answered, or failed without an answer. An error is an answer, except throttling and an error code that is not known.
 func (c *clock) observe(now time.Time, answered, failed bool) {
 	if !c.last.IsZero() {
 		c.pending += now.Sub(c.last)
@@ -137,7 +139,7 @@ func (c *clock) observe(now time.Time, answered, failed bool) {
 // isAnswer reports whether AWS answered a request that returned err.
 func isAnswer(err error) bool {
 	switch api.ResultOf(err) {
-	case api.ResultThrottled, api.ResultError, api.ResultCanceled:
+	case api.ResultThrottled, api.ResultError, api.ResultUnknown, api.ResultCanceled:
 		return false
 	}
 	return true

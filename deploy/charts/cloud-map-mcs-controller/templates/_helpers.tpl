@@ -77,6 +77,7 @@ capabilities:
   "peer-notification-networks" (join "," $v.peerNotifications.networks)
   "aws-region" $v.aws.region
   "aws-endpoint" $v.aws.endpoint
+  "aws-data-endpoint" $v.aws.dataEndpoint
   "aws-insecure" (ternary "true" "" $v.aws.insecure)
   "aws-role-arn" $v.aws.roleArn
   "aws-role-external-id" $v.aws.roleExternalId

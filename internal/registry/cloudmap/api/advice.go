@@ -24,6 +24,10 @@ var codeAdvice = map[string]string{
 	"MissingAuthenticationToken":  "give the controller AWS credentials: docs/eks.md",
 	"OptInRequired":               "activate the AWS account: it is not subscribed to AWS Cloud Map",
 
+	"UnknownOperationException": "the request went to the wrong host: set --aws-endpoint to that of servicediscovery and --aws-data-endpoint to that of data-servicediscovery, " +
+		"or neither (docs/accounts-and-regions.md#vpc-endpoints)",
+	"UnknownError": "the answer has no error code of AWS: check --aws-endpoint, and the proxies on the network path",
+
 	"EXPIRED_TOKEN": expiredAdvice,
 	"CANNOT_CREATE_HOSTED_ZONE": "check that the VPC of --instance-dns-vpc exists in the account and Region of the controller and has no other hosted zone of this name, " +
 		"and the quota of hosted zones in Route 53",
@@ -119,6 +123,9 @@ func deniedByRole(operation, action string) string {
 		return advice + "; private DNS namespaces of --instance-dns-vpc need instance-dns.json"
 	case strings.HasPrefix(action, "route53:"):
 		return advice + "; the service has DNS records, which need instance-dns.json, or compatibility-dns.json if the legacy controller created it"
+	case operation == "DiscoverInstances" || operation == "DiscoverInstancesRevision":
+		return advice + "; the policies name the namespace by its HttpName, which AWS gives a suffix if another namespace has or had the name: " +
+			"aws servicediscovery list-namespaces shows it"
 	case operation == "UpdateInstanceCustomHealthStatus":
 		return advice + "; --unready-instances=unhealthy and --stale-instances=unhealthy need instance-health.json"
 	case slices.Contains(onTagged, operation):

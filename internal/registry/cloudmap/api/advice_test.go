@@ -49,6 +49,8 @@ func TestAdvice(t *testing.T) {
 		"not subscribed":            {err: refused("OptInRequired", "The AWS Access Key Id needs a subscription for the service"), want: "activate the AWS account"},
 		"quota":                     {err: refused("ResourceLimitExceeded", "too many namespaces"), want: "Service Quotas"},
 		"throttled":                 {err: refused("ThrottlingException", "Rate exceeded"), want: "lower rate"},
+		"wrong host":                {operation: "DiscoverInstances", err: refused("UnknownOperationException", ""), want: "set --aws-endpoint to that of servicediscovery"},
+		"proxy":                     {err: refused("UnknownError", "Bad Gateway"), want: "proxies on the network path"},
 		"not found":                 {err: refused("ServiceNotFound", "no such service")},
 		"role":                      {sts: true, err: refused("AccessDenied", "not authorized to perform: sts:AssumeRole"), want: "trusts the controller's own identity"},
 		"role, expired token":       {sts: true, err: refused("ExpiredTokenException", "expired"), want: "renew"},
@@ -69,7 +71,7 @@ func TestAdvice(t *testing.T) {
 				t.Errorf("the error is %q, want the advice %q", err, tc.want)
 			}
 			var apiError smithy.APIError
-			if errors.As(tc.err, &apiError) && ResultOf(tc.err) == ResultError {
+			if errors.As(tc.err, &apiError) && ResultOf(tc.err) == ResultUnknown {
 				t.Errorf("code %s has no result", apiError.ErrorCode())
 			}
 		})
@@ -96,7 +98,7 @@ func TestOperationError(t *testing.T) {
 		"refused records":          {types.OperationTypeRegisterInstance, "INVALID_CHANGE_BATCH", "", ResultInvalid, "quota of records in a hosted zone"},
 		"throttled":                {types.OperationTypeRegisterInstance, "THROTTLED_REQUEST", "", ResultThrottled, "lower rate"},
 		"a failure of AWS":         {types.OperationTypeRegisterInstance, "INTERNAL_FAILURE", "oops", ResultError, ""},
-		"a code that is not known": {types.OperationTypeRegisterInstance, "NEW_CODE", "oops", ResultError, ""},
+		"a code that is not known": {types.OperationTypeRegisterInstance, "NEW_CODE", "oops", ResultUnknown, "docs/aws-behavior.md says how to report it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := fmt.Errorf("writing: %w", &OperationError{Operation: tc.operation, Code: tc.code, Message: tc.message})

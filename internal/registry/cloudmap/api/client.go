@@ -8,8 +8,6 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"net/netip"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -19,6 +17,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
 	"github.com/aws/smithy-go/middleware"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
+	"github.com/go-logr/logr"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
@@ -43,6 +42,9 @@ type Config struct {
 	Name string
 	// Region and Endpoint come from AWS's own environment variables and files if they are empty.
 	Region, Endpoint string
+	// DataEndpoint is the endpoint of DiscoverInstances and DiscoverInstancesRevision if it is another one than Endpoint, as with VPC
+	// endpoints; "" is AWS's own, or Endpoint.
+	DataEndpoint string
 	// Role is the role to assume for all requests, if it has an ARN.
 	Role Role
 	// NamespaceOwner is the account that shares the clusterset's namespace with this account through AWS RAM; "" if the namespace is in
@@ -54,6 +56,8 @@ type Config struct {
 	Rates map[string]Rate
 	// Metrics may be nil.
 	Metrics *registry.Metrics
+	// Logger logs the first answer with each error code that is not known.
+	Logger logr.Logger
 
 	// HTTPClient replaces AWS's HTTP client, and Credentials AWS's default chain of credentials, unless nil.
 	HTTPClient  aws.HTTPClient
@@ -64,9 +68,13 @@ type Config struct {
 // registries of a process share one client for each account and Region.
 // Except for throttled writes it does not retry: its callers are level-triggered and retry with the state of that time.
 type Client struct {
-	name     string
-	sdk      *servicediscovery.Client
+	name string
+	sdk  *servicediscovery.Client
+	// data is for the requests of the data plane.
+	data     *servicediscovery.Client
 	limiters map[string]*rateLimiter
+	unknown  *unknownAnswers
+	names    *namespaceNames
 	metrics  *registry.Metrics
 	// owner is the account that shares its namespaces, "" for the own account.
 	owner string
@@ -80,7 +88,7 @@ func NewClient(ctx context.Context, cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	sdk := servicediscovery.NewFromConfig(loaded, func(o *servicediscovery.Options) {
+	options := func(o *servicediscovery.Options) {
 		if cfg.Endpoint != "" {
 			o.BaseEndpoint = aws.String(cfg.Endpoint)
 		}
@@ -88,16 +96,22 @@ func NewClient(ctx context.Context, cfg Config) (*Client, error) {
 		if cfg.HTTPClient != nil {
 			o.HTTPClient = cfg.HTTPClient
 		}
-		// The SDK puts "data-" before the host name of DiscoverInstances, also of custom endpoints, where data-127.0.0.1
-		// does not exist.
-		if o.BaseEndpoint != nil {
+	}
+	sdk := servicediscovery.NewFromConfig(loaded, options)
+	endpoint := aws.ToString(sdk.Options().BaseEndpoint)
+	dataEndpoint, prefixed, err := dataPlane(endpoint, cfg.DataEndpoint)
+	if err := cmp.Or(err, cfg.checkEndpoint(endpoint), cfg.checkEndpoint(dataEndpoint)); err != nil {
+		return nil, err
+	}
+	data := servicediscovery.NewFromConfig(loaded, options, func(o *servicediscovery.Options) {
+		if dataEndpoint != "" {
+			o.BaseEndpoint = aws.String(dataEndpoint)
+		}
+		if !prefixed {
 			o.APIOptions = append(o.APIOptions, withoutHostPrefix)
 		}
 	})
-	if err := cfg.checkEndpoint(sdk.Options().BaseEndpoint); err != nil {
-		return nil, err
-	}
-	c := &Client{priority: PriorityNormal, name: cmp.Or(cfg.Name, DefaultName), sdk: sdk, limiters: map[string]*rateLimiter{}, metrics: cfg.Metrics, owner: cfg.NamespaceOwner}
+	c := &Client{priority: PriorityNormal, name: cmp.Or(cfg.Name, DefaultName), sdk: sdk, data: data, limiters: map[string]*rateLimiter{}, names: &namespaceNames{log: cfg.Logger}, unknown: &unknownAnswers{log: cfg.Logger, first: map[unknownAnswer]string{}}, metrics: cfg.Metrics, owner: cfg.NamespaceOwner}
 	standard := DefaultRates()
 	rates := maps.Clone(standard)
 	maps.Copy(rates, cfg.Rates)
@@ -112,28 +126,6 @@ func NewClient(ctx context.Context, cfg Config) (*Client, error) {
 		c.limiters[operation] = newRateLimiter(r, func(perSecond float64) { c.metrics.SetRequestLimit(c.name, operation, perSecond) })
 	}
 	return c, nil
-}
-
-// checkEndpoint returns an error for an endpoint without encryption that is not allowed. The endpoint may come from AWS's own environment
-// variables and files.
-func (cfg Config) checkEndpoint(endpoint *string) error {
-	if endpoint == nil || cfg.Insecure {
-		return nil
-	}
-	u, err := url.Parse(*endpoint)
-	if err != nil {
-		return errors.New("the endpoint of AWS is not a URL") // err has all of it, passwords too
-	}
-	if !strings.EqualFold(u.Scheme, "http") || isOwnHost(u.Hostname()) {
-		return nil
-	}
-	return fmt.Errorf("%s://%s is not encrypted: everyone on the network path can read and change the registry; use https://, or allow it with --aws-insecure", u.Scheme, u.Host)
-}
-
-// isOwnHost reports whether requests to host stay on this host.
-func isOwnHost(host string) bool {
-	address, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && address.Unmap().IsLoopback()
 }
 
 // Name returns the client's name in metrics.
@@ -189,7 +181,9 @@ func call[In, Out any](ctx context.Context, c *Client, operation string,
 	limiter.observe(now, result)
 	c.metrics.ObserveRequest(c.name, operation, result, now.Sub(start))
 	if err != nil {
-		return nil, newRequestError(operation, err)
+		failed := newRequestError(operation, err)
+		failed.id = c.unknown.noteRequest(operation, err)
+		return nil, failed
 	}
 	return out, nil
 }
@@ -204,7 +198,7 @@ func (c *Client) DiscoverInstances(ctx context.Context, namespace, service strin
 // DiscoverInstancesAtRevision is DiscoverInstances that also returns the revision of the service's instances.
 func (c *Client) DiscoverInstancesAtRevision(ctx context.Context, namespace, service string, query map[string]string) (
 	instances []Instance, complete bool, revision int64, err error) {
-	out, err := call(ctx, c, "DiscoverInstances", c.sdk.DiscoverInstances, &servicediscovery.DiscoverInstancesInput{
+	out, err := call(ctx, c, "DiscoverInstances", c.data.DiscoverInstances, &servicediscovery.DiscoverInstancesInput{
 		NamespaceName:   aws.String(namespace),
 		ServiceName:     aws.String(service),
 		OwnerAccount:    c.ownerAccount(),
@@ -227,7 +221,7 @@ func (c *Client) DiscoverInstancesAtRevision(ctx context.Context, namespace, ser
 
 // InstancesRevision returns the revision of a service's instances, which grows with every change of them.
 func (c *Client) InstancesRevision(ctx context.Context, namespace, service string) (int64, error) {
-	out, err := call(ctx, c, "DiscoverInstancesRevision", c.sdk.DiscoverInstancesRevision, &servicediscovery.DiscoverInstancesRevisionInput{
+	out, err := call(ctx, c, "DiscoverInstancesRevision", c.data.DiscoverInstancesRevision, &servicediscovery.DiscoverInstancesRevisionInput{
 		NamespaceName: aws.String(namespace),
 		ServiceName:   aws.String(service),
 		OwnerAccount:  c.ownerAccount(),
@@ -382,7 +376,11 @@ func (c *Client) GetOperation(ctx context.Context, id string) (targets map[strin
 	case types.OperationStatusSuccess:
 		return out.Operation.Targets, true, nil
 	case types.OperationStatusFail:
-		return nil, true, &OperationError{Operation: out.Operation.Type, Code: aws.ToString(out.Operation.ErrorCode), Message: aws.ToString(out.Operation.ErrorMessage)}
+		failed := &OperationError{Operation: out.Operation.Type, Code: aws.ToString(out.Operation.ErrorCode), Message: aws.ToString(out.Operation.ErrorMessage)}
+		if ResultOf(failed) == ResultUnknown {
+			failed.ID = c.unknown.note(string(failed.Operation), failed, id)
+		}
+		return nil, true, failed
 	}
 	return nil, false, nil
 }

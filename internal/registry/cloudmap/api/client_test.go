@@ -105,15 +105,70 @@ func (r *requestedHosts) Do(request *http.Request) (*http.Response, error) {
 	return nil, errors.New("not sent")
 }
 
+// TestHostsOfPlanes: with every endpoint, DiscoverInstances goes to a host that answers it.
+func TestHostsOfPlanes(t *testing.T) {
+	const vpce, dataVPCE = "vpce-1.servicediscovery.eu-central-1.vpce.amazonaws.com", "vpce-2.data-servicediscovery.eu-central-1.vpce.amazonaws.com"
+	for name, tt := range map[string]struct {
+		endpoint, data string
+		variable       string
+		want           []string // the hosts of the control plane and of the data plane
+		wantErr        string
+	}{
+		"AWS's own":               {want: []string{"servicediscovery.eu-central-1.amazonaws.com", "data-servicediscovery.eu-central-1.amazonaws.com"}},
+		"AWS's own by name":       {endpoint: "https://servicediscovery.eu-central-1.amazonaws.com", want: []string{"servicediscovery.eu-central-1.amazonaws.com", "data-servicediscovery.eu-central-1.amazonaws.com"}},
+		"China":                   {endpoint: "https://servicediscovery.cn-north-1.amazonaws.com.cn", want: []string{"servicediscovery.cn-north-1.amazonaws.com.cn", "data-servicediscovery.cn-north-1.amazonaws.com.cn"}},
+		"dual stack":              {endpoint: "https://servicediscovery.eu-central-1.api.aws", want: []string{"servicediscovery.eu-central-1.api.aws", "data-servicediscovery.eu-central-1.api.aws"}},
+		"by the environment":      {variable: "https://servicediscovery.eu-central-1.amazonaws.com", want: []string{"servicediscovery.eu-central-1.amazonaws.com", "data-servicediscovery.eu-central-1.amazonaws.com"}},
+		"VPC endpoints":           {endpoint: "https://" + vpce, data: "https://" + dataVPCE, want: []string{vpce, dataVPCE}},
+		"one with private DNS":    {endpoint: "https://" + vpce, data: "https://data-servicediscovery.eu-central-1.amazonaws.com", want: []string{vpce, "data-servicediscovery.eu-central-1.amazonaws.com"}},
+		"data endpoint alone":     {data: "https://" + dataVPCE, want: []string{"servicediscovery.eu-central-1.amazonaws.com", dataVPCE}},
+		"environment and data":    {variable: "https://" + vpce, data: "https://" + dataVPCE, want: []string{vpce, dataVPCE}},
+		"local":                   {endpoint: "http://127.0.0.1:8080", want: []string{"127.0.0.1:8080", "127.0.0.1:8080"}},
+		"custom":                  {endpoint: "https://cloudmap.example.com", want: []string{"cloudmap.example.com", "cloudmap.example.com"}},
+		"custom, two hosts":       {endpoint: "https://a.example.com", data: "https://b.example.com", want: []string{"a.example.com", "b.example.com"}},
+		"VPC endpoint alone":      {endpoint: "https://" + vpce, wantErr: "set --aws-data-endpoint"},
+		"VPC endpoint, by env":    {variable: "https://" + vpce, wantErr: "set --aws-data-endpoint"},
+		"VPC endpoint, China":     {endpoint: "https://vpce-1.servicediscovery.cn-north-1.vpce.amazonaws.com.cn", wantErr: "set --aws-data-endpoint"},
+		"data host for all":       {endpoint: "https://data-servicediscovery.eu-central-1.amazonaws.com", wantErr: "DiscoverInstances only"},
+		"data VPC endpoint first": {endpoint: "https://" + dataVPCE, data: "https://" + vpce, wantErr: "DiscoverInstances only"},
+		"control host for data":   {data: "https://servicediscovery.eu-central-1.amazonaws.com", wantErr: "does not answer DiscoverInstances"},
+		"data without TLS":        {data: "http://b.example.com", wantErr: "--aws-insecure"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("AWS_CONFIG_FILE", "/dev/null")
+			t.Setenv("AWS_ENDPOINT_URL_SERVICEDISCOVERY", tt.variable)
+			requests := &requestedHosts{}
+			client, err := NewClient(t.Context(), Config{Region: "eu-central-1", Endpoint: tt.endpoint, DataEndpoint: tt.data, HTTPClient: requests, Credentials: access})
+			if tt.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
+					t.Errorf("error %v, want one with %q", err, tt.wantErr)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = client.ListNamespaces(t.Context())
+			_, _, _ = client.DiscoverInstances(t.Context(), "mcs.set1", "members", nil)
+			_, _, _ = client.DiscoverHealth(t.Context(), "prod", "payments")
+			_, _ = client.InstancesRevision(t.Context(), "prod", "payments")
+			if want := []string{tt.want[0], tt.want[1], tt.want[1], tt.want[1]}; !slices.Equal(requests.hosts, want) {
+				t.Errorf("requests to %v, want %v", requests.hosts, want)
+			}
+		})
+	}
+}
+
+var access = aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+	return aws.Credentials{AccessKeyID: "AKID", SecretAccessKey: "secret"}, nil
+})
+
 // TestFIPSEndpoints tests the setting of docs/iam.md.
 func TestFIPSEndpoints(t *testing.T) {
 	t.Setenv("AWS_CONFIG_FILE", "/dev/null")
 	t.Setenv("AWS_USE_FIPS_ENDPOINT", "true")
 	requests := &requestedHosts{}
-	client, err := NewClient(t.Context(), Config{Region: "us-east-1", HTTPClient: requests, Credentials: aws.CredentialsProviderFunc(
-		func(context.Context) (aws.Credentials, error) {
-			return aws.Credentials{AccessKeyID: "AKID", SecretAccessKey: "secret"}, nil
-		})})
+	client, err := NewClient(t.Context(), Config{Region: "us-east-1", HTTPClient: requests, Credentials: access})
 	if err != nil {
 		t.Fatal(err)
 	}

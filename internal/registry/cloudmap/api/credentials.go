@@ -60,7 +60,7 @@ func loadAWS(ctx context.Context, cfg Config) (aws.Config, error) {
 	}
 	if cfg.Role.ARN != "" {
 		client := sts.NewFromConfig(home)
-		if err := cfg.checkEndpoint(client.Options().BaseEndpoint); err != nil {
+		if err := cfg.checkEndpoint(aws.ToString(client.Options().BaseEndpoint)); err != nil {
 			return aws.Config{}, err
 		}
 		loaded.Credentials = assume(client, cfg.Role)

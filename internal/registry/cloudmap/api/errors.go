@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
 	"github.com/aws/smithy-go"
@@ -23,9 +22,11 @@ const (
 	ResultInvalid   = "invalid"
 	ResultCanceled  = "canceled"
 	ResultError     = "error"
+	// ResultUnknown is an error code that is not in results: it is not documented for Cloud Map.
+	ResultUnknown = "unknown"
 )
 
-// results maps AWS's error codes. The first two groups are not in Cloud Map's model: all AWS services share them.
+// results maps AWS's error codes. The first three groups are not in Cloud Map's model: all AWS services share them (Cloud Map API reference, "Common Error Types").
 var results = map[string]string{
 	"Throttling":               ResultThrottled,
 	"ThrottlingException":      ResultThrottled,
@@ -52,6 +53,22 @@ var results = map[string]string{
 	"InvalidIdentityToken":        ResultDenied,
 	"IDPRejectedClaim":            ResultDenied,
 
+	// Failures that are not about the content of the request. The SDK has UnknownError for an answer
+	// without a code.
+	"IncompleteSignature":            ResultError,
+	"InternalFailure":                ResultError,
+	"InternalServerError":            ResultError,
+	"InternalServiceError":           ResultError,
+	"MalformedHttpRequestException":  ResultError,
+	"RequestAbortedException":        ResultError,
+	"RequestEntityTooLargeException": ResultError,
+	"RequestTimeout":                 ResultError,
+	"RequestTimeoutException":        ResultError,
+	"ServiceUnavailable":             ResultError,
+	"ServiceUnavailableException":    ResultError,
+	"UnknownError":                   ResultError,
+	"UnknownOperationException":      ResultError,
+
 	"NamespaceNotFound":         ResultNotFound,
 	"ServiceNotFound":           ResultNotFound,
 	"InstanceNotFound":          ResultNotFound,
@@ -67,14 +84,16 @@ var results = map[string]string{
 	"InvalidInput":          ResultInvalid,
 	"ValidationException":   ResultInvalid,
 	"ResourceLimitExceeded": ResultInvalid,
+	"TooManyTagsException":  ResultInvalid,
 
-	// Codes of operations, as the type Operation of the API lists them. INTERNAL_FAILURE is ResultError. That a hosted zone is missing does not mean that the namespace is.
+	// Codes of operations, as the type Operation of the API lists them. That a hosted zone is missing does not mean that the namespace is.
 	"ACCESS_DENIED":             ResultDenied,
 	"EXPIRED_TOKEN":             ResultDenied,
 	"THROTTLED_REQUEST":         ResultThrottled,
 	"CANNOT_CREATE_HOSTED_ZONE": ResultInvalid,
 	"HOSTED_ZONE_NOT_FOUND":     ResultInvalid,
 	"INVALID_CHANGE_BATCH":      ResultInvalid,
+	"INTERNAL_FAILURE":          ResultError,
 }
 
 // requestError is a failed request. Its text names what the user can do.
@@ -82,6 +101,8 @@ type requestError struct {
 	operation string
 	result    string
 	err       error
+	// id is the ID of the first request with the same answer, if its error code is not in results.
+	id string
 }
 
 func newRequestError(operation string, err error) *requestError {
@@ -90,7 +111,11 @@ func newRequestError(operation string, err error) *requestError {
 
 func (e *requestError) Error() string {
 	text := fmt.Sprintf("AWS Cloud Map %s: %s", e.operation, e.cause())
-	if advice := adviceFor(e.operation, e.err); advice != "" {
+	advice := adviceFor(e.operation, e.err)
+	if e.result == ResultUnknown {
+		advice = withID("request", e.id)
+	}
+	if advice != "" {
 		text += " (" + advice + ")"
 	}
 	return text
@@ -101,9 +126,7 @@ func (e *requestError) Error() string {
 func (e *requestError) cause() string {
 	var api smithy.APIError
 	if errors.As(e.err, &api) {
-		// After the first line, the message about a wrong signature contains the signed request with its session token.
-		message, _, _ := strings.Cut(api.ErrorMessage(), "\n")
-		return fmt.Sprintf("%s: %s", api.ErrorCode(), message)
+		return fmt.Sprintf("%s: %s", api.ErrorCode(), firstLine(api.ErrorMessage()))
 	}
 	var network *net.OpError
 	if errors.As(e.err, &network) && network.Addr != nil {
@@ -123,6 +146,8 @@ func (e *requestError) Unwrap() error { return e.err }
 type OperationError struct {
 	Operation     types.OperationType
 	Code, Message string
+	// ID is the ID of the first operation that failed like this, if Code is not known.
+	ID string
 }
 
 var _ smithy.APIError = (*OperationError)(nil)
@@ -132,7 +157,11 @@ func (e *OperationError) Error() string {
 	if e.Message != "" {
 		text += ": " + e.Message
 	}
-	if advice := adviceFor(requestOf[e.Operation], e); advice != "" {
+	advice := adviceFor(requestOf[e.Operation], e)
+	if ResultOf(e) == ResultUnknown {
+		advice = withID("operation", e.ID)
+	}
+	if advice != "" {
 		text += " (" + advice + ")"
 	}
 	return text
@@ -169,6 +198,7 @@ func ResultOf(err error) string {
 		if result, known := results[api.ErrorCode()]; known {
 			return result
 		}
+		return ResultUnknown
 	case errors.Is(err, context.Canceled):
 		return ResultCanceled
 	}
@@ -177,6 +207,12 @@ func ResultOf(err error) string {
 
 // IsThrottled reports whether AWS throttled a request.
 func IsThrottled(err error) bool { return ResultOf(err) == ResultThrottled }
+
+// MustSlowDown reports whether requests must become fewer after err: AWS throttles them, or says something
+// that this version does not know, which may mean the same.
+func MustSlowDown(err error) bool { return mustSlowDown(ResultOf(err)) }
+
+func mustSlowDown(result string) bool { return result == ResultThrottled || result == ResultUnknown }
 
 // IsDenied reports whether AWS refused a request for lack of rights or valid credentials.
 func IsDenied(err error) bool { return ResultOf(err) == ResultDenied }
@@ -193,7 +229,7 @@ func IsQuota(err error) bool {
 // IsRetryable reports whether the same request may succeed later.
 func IsRetryable(err error) bool {
 	switch ResultOf(err) {
-	case ResultThrottled, ResultError, ResultCanceled:
+	case ResultThrottled, ResultError, ResultUnknown, ResultCanceled:
 		return true
 	}
 	return false

@@ -74,7 +74,7 @@ const (
 	minDecreaseInterval = 500 * time.Millisecond
 )
 
-// rateLimiter is the adaptive token bucket of one operation. Throttling halves its rate, and successes raise it linearly. Waiting requests
+// rateLimiter is the adaptive token bucket of one operation. Throttling halves its rate, as does an unknown error code, and successes raise it linearly. Waiting requests
 // get tokens by priority, and in order of arrival within a priority.
 type rateLimiter struct {
 	full     Rate
@@ -168,7 +168,7 @@ func (l *rateLimiter) observe(now time.Time, result string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch since := now.Sub(l.changed); {
-	case result == ResultThrottled && since >= minDecreaseInterval:
+	case mustSlowDown(result) && since >= minDecreaseInterval:
 		l.setFraction(now, max(l.fraction/2, min(1, minRate/l.full.PerSecond)))
 	case result == ResultOK && l.fraction < 1 && since > 0:
 		step := min(since, maxStep).Seconds() / recovery.Seconds()

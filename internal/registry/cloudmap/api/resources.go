@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery"
@@ -132,12 +131,32 @@ func (c ServiceConfig) dnsConfig() *types.DnsConfig {
 	return config
 }
 
-// ListNamespaces returns the namespaces of the account by name, or those that the namespace owner shares with it.
+// ListNamespaces returns the namespaces of the account by name, or those that the namespace owner shares with it. Of several with
+// a name it returns the preferred one (ByName), and logs that once.
 func (c *Client) ListNamespaces(ctx context.Context) (map[string]Namespace, error) {
-	found := map[string]Namespace{}
-	in := &servicediscovery.ListNamespacesInput{MaxResults: aws.Int32(listPage), Filters: c.namespaceFilter()}
+	all, err := c.ListAllNamespaces(ctx)
+	if err != nil {
+		return nil, err
+	}
+	found, ambiguous := ByName(all)
+	c.names.report(ambiguous)
+	return found, nil
+}
+
+// ListAllNamespaces is ListNamespaces with all namespaces of a name, in any order.
+func (c *Client) ListAllNamespaces(ctx context.Context) (all []Namespace, err error) {
+	in := &servicediscovery.ListNamespacesInput{MaxResults: aws.Int32(listPage)}
+	if !c.names.refusesFilter.Load() {
+		in.Filters = c.namespaceFilter()
+	}
 	for {
 		out, err := call(ctx, c, "ListNamespaces", c.sdk.ListNamespaces, in)
+		if IsInvalid(err) && in.Filters != nil && in.NextToken == nil {
+			// A partition without shares may not know the filter.
+			c.names.refusesFilter.Store(true)
+			in.Filters = nil
+			continue
+		}
 		if err != nil {
 			return nil, fmt.Errorf("listing namespaces: %w", err)
 		}
@@ -145,13 +164,13 @@ func (c *Client) ListNamespaces(ctx context.Context) (map[string]Namespace, erro
 			if c.owner != "" && aws.ToString(n.ResourceOwner) != c.owner {
 				continue
 			}
-			found[aws.ToString(n.Name)] = Namespace{
+			all = append(all, Namespace{
 				ID: c.resourceID(n.Id, n.Arn), ARN: aws.ToString(n.Arn), Name: aws.ToString(n.Name),
 				HTTPName: httpName(n.Name, n.Properties), Type: n.Type, Owner: aws.ToString(n.ResourceOwner),
-			}
+			})
 		}
 		if in.NextToken = out.NextToken; in.NextToken == nil {
-			return found, nil
+			return all, nil
 		}
 	}
 }
@@ -197,6 +216,9 @@ func (c *Client) createNamespace(ctx context.Context, name string, create func()
 		return Namespace{}, c.notSharedError(name)
 	}
 	operation, err := create()
+	for err != nil && c.awaitDuplicate(ctx, err) == nil { // another cluster creates it
+		operation, err = create()
+	}
 	var exists *types.NamespaceAlreadyExists
 	switch {
 	case errors.As(err, &exists) && aws.ToString(exists.NamespaceId) != "":
@@ -285,8 +307,9 @@ func (c *Client) CreateService(ctx context.Context, in Namespace, name string, i
 // CreateServiceAs is CreateService for a service with records, in a DNS namespace, or with a custom health check. isOther reports that another controller has created it: then
 // its ServiceConfig is not known.
 func (c *Client) CreateServiceAs(ctx context.Context, in Namespace, name string, config ServiceConfig, identity mcs.Identity, part string) (s Service, isOther bool, err error) {
-	request := &servicediscovery.CreateServiceInput{
-		NamespaceId: aws.String(in.ID), Name: aws.String(name), Tags: Tags(identity, part), DnsConfig: config.dnsConfig(),
+	request := &servicediscovery.CreateServiceInput{NamespaceId: aws.String(in.ID), Name: aws.String(name), DnsConfig: config.dnsConfig()}
+	if c.owner == "" { // AWS supports no tags in shared namespaces (developer guide, "Shared AWS Cloud Map namespaces")
+		request.Tags = Tags(identity, part)
 	}
 	if config.HasHealth {
 		request.HealthCheckCustomConfig = &types.HealthCheckCustomConfig{}
@@ -296,11 +319,6 @@ func (c *Client) CreateServiceAs(ctx context.Context, in Namespace, name string,
 		request.Type = types.ServiceTypeOptionHttp
 	}
 	out, err := call(ctx, c, "CreateService", c.sdk.CreateService, request)
-	if c.owner != "" && IsDenied(err) {
-		// The share may allow creating services but not tagging them. A service without tags works, and is never deleted.
-		request.Tags = nil
-		out, err = call(ctx, c, "CreateService", c.sdk.CreateService, request)
-	}
 	var exists *types.ServiceAlreadyExists
 	switch {
 	case errors.As(err, &exists) && aws.ToString(exists.ServiceId) != "":
@@ -391,45 +409,17 @@ func (c *Client) DeleteService(ctx context.Context, s Service) error {
 	return nil
 }
 
-// DeleteNamespace deletes a namespace. The error is IsInUse if it has services.
+// DeleteNamespace deletes a namespace and waits until it is gone, for one with DNS until AWS has deleted
+// its hosted zone. The error is IsInUse if it has services.
 func (c *Client) DeleteNamespace(ctx context.Context, n Namespace) error {
-	_, err := call(ctx, c, "DeleteNamespace", c.sdk.DeleteNamespace, &servicediscovery.DeleteNamespaceInput{Id: aws.String(n.ID)})
+	out, err := call(ctx, c, "DeleteNamespace", c.sdk.DeleteNamespace, &servicediscovery.DeleteNamespaceInput{Id: aws.String(n.ID)})
+	if err == nil {
+		_, err = c.AwaitOperation(ctx, aws.ToString(out.OperationId))
+	} else {
+		err = c.awaitDuplicate(ctx, err)
+	}
 	if err != nil && !IsNotFound(err) {
 		return fmt.Errorf("deleting namespace %s: %w", n.Name, err)
 	}
 	return nil
-}
-
-// retryInUse repeats a deletion that fails because the resource is in use, until AWS Cloud Map has processed the removal of its users.
-func (c *Client) retryInUse(ctx context.Context, remove func() error) error {
-	const maxPause = 3 * time.Second
-	for pause := 100 * time.Millisecond; ; pause *= 2 {
-		err := remove()
-		if !IsInUse(err) || pause > maxPause {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(pause):
-		}
-	}
-}
-
-// DeleteIfManaged deletes a resource that a controller of this clusterset created. A resource that others created or use, or that
-// access rights protect, stays: then gone is false.
-func (c *Client) DeleteIfManaged(ctx context.Context, arn string, identity mcs.Identity, remove func() error) (gone bool, err error) {
-	managed, err := c.isManaged(ctx, arn, identity)
-	if IsNotFound(err) {
-		return true, nil
-	}
-	if err != nil || !managed {
-		return false, err
-	}
-	err = c.retryInUse(ctx, remove)
-	if IsInUse(err) || IsDenied(err) {
-		// An administrator or another account created it and has to delete it (docs/iam.md).
-		return false, nil
-	}
-	return err == nil, err
 }

@@ -256,6 +256,7 @@ func TestClient_ReturnsErrors(t *testing.T) {
 				}
 			}
 			cloud.fail(t, cloudmaplocal.FaultRule{Kind: cloudmaplocal.FaultHang})
+			time.Sleep(time.Minute) // for the rate limit: ListNamespaces is made again without its filter if AWS refuses it
 			began := time.Now()
 			if err := request(); err == nil || !strings.Contains(err.Error(), "no answer within 10s") || time.Since(began) != RequestTimeout {
 				t.Errorf("%s without an answer: error %v after %v", operation, err, time.Since(began))
@@ -285,8 +286,7 @@ func TestClient_ReadsTags(t *testing.T) {
 			if got := must(c.IsCreatedBy(ctx, s.ARN, ours))(t); got != tt.isOurs {
 				t.Errorf("%s: created by this cluster: %t", tt.name, got)
 			}
-			remove := func() error { return c.DeleteService(ctx, s) }
-			if gone := must(c.DeleteIfManaged(ctx, s.ARN, ours, remove))(t); gone != tt.managed {
+			if gone := must(NewDeletions(c, ours).Service(ctx, in, s))(t); gone != tt.managed {
 				t.Errorf("%s: deleted: %t", tt.name, gone)
 			}
 			if _, found := must(c.ListServices(ctx, in))(t)[s.Name]; found == tt.managed {
@@ -296,7 +296,7 @@ func TestClient_ReadsTags(t *testing.T) {
 				if isOurs, err := c.IsCreatedBy(ctx, s.ARN, ours); err != nil || isOurs {
 					t.Errorf("%s: a service that does not exist is created by this cluster: %t, %v", tt.name, isOurs, err)
 				}
-				if gone, err := c.DeleteIfManaged(ctx, s.ARN, ours, remove); err != nil || !gone {
+				if gone, err := NewDeletions(c, ours).Service(ctx, in, s); err != nil || !gone {
 					t.Errorf("%s: a service that does not exist is gone: %t, %v", tt.name, gone, err)
 				}
 			}
@@ -304,18 +304,24 @@ func TestClient_ReadsTags(t *testing.T) {
 	})
 }
 
-// A deletion waits until AWS has processed the removal of the instances, and leaves resources that others use or protect.
-func TestClient_DeleteIfManaged(t *testing.T) {
+// A deletion waits until AWS has processed the removal of the instances, and reports resources that others use or protect.
+func TestDeletions(t *testing.T) {
 	inUse, denied, broken := cloudmaplocal.FaultRule{Code: "ResourceInUse"}, cloudmaplocal.FaultRule{Code: "AccessDeniedException"}, cloudmaplocal.FaultRule{Code: "InternalFailure"}
 	for name, tt := range map[string]struct {
-		fault           cloudmaplocal.FaultRule
-		next            int
-		gone, isFailure bool
+		fault       cloudmaplocal.FaultRule
+		next        int
+		wait        time.Duration // then it is tried again
+		gone, again bool
+		reason      string
+		isProtected bool
 	}{
-		"in use at first": {inUse, 5, true, false},
-		"in use":          {inUse, 0, false, false},
-		"denied":          {denied, 0, false, false},
-		"broken":          {broken, 0, false, true},
+		"in use at first":        {fault: inUse, next: 5, gone: true},
+		"in use":                 {fault: inUse, again: true},
+		"in use for a minute":    {fault: inUse, next: 7, wait: time.Minute, gone: true},
+		"in use for two minutes": {fault: inUse, wait: InUsePatience, reason: "ResourceInUse"},
+		"denied":                 {fault: denied, reason: "AccessDenied", isProtected: true},
+		"invalid":                {fault: cloudmaplocal.FaultRule{Code: "InvalidInput"}, reason: "InvalidInput"},
+		"broken":                 {fault: broken, again: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -324,16 +330,81 @@ func TestClient_DeleteIfManaged(t *testing.T) {
 				in := must(c.CreateNamespace(ctx, "demo", ours, PartView))(t)
 				tt.fault.Kind, tt.fault.Next, tt.fault.Operations = cloudmaplocal.FaultError, tt.next, []string{"DeleteNamespace"}
 				cloud.fail(t, tt.fault)
-				gone, err := c.DeleteIfManaged(ctx, in.ARN, ours, func() error { return c.DeleteNamespace(ctx, in) })
-				if gone != tt.gone || (err != nil) != tt.isFailure {
+				deletions := NewDeletions(c, ours)
+				gone, err := deletions.Namespace(ctx, in)
+				if tt.wait > 0 {
+					if gone || !IsInUse(err) {
+						t.Errorf("at first: gone: %t, error %v", gone, err)
+					}
+					time.Sleep(tt.wait)
+					gone, err = deletions.Namespace(ctx, in)
+				}
+				if gone != tt.gone || (err != nil) != tt.again {
 					t.Errorf("gone: %t, error %v", gone, err)
 				}
 				if _, found := must(c.ListNamespaces(ctx))(t)["demo"]; found == tt.gone {
 					t.Errorf("the namespace is there: %t", found)
 				}
+				left := deletions.Left()
+				if tt.reason == "" {
+					if len(left) > 0 {
+						t.Errorf("left: %+v", left)
+					}
+					return
+				}
+				want := "aws servicediscovery delete-namespace --region us-east-1 --id " + in.ID
+				if len(left) != 1 || left[0].Resource != "namespace demo" || left[0].Command != want || left[0].IsProtected != tt.isProtected || !strings.Contains(left[0].Reason, tt.reason) {
+					t.Errorf("left: %+v, want the reason %s and the command %s", left, tt.reason, want)
+				}
 			})
 		})
 	}
+}
+
+// A deletion that AWS accepts and that fails later is not a success.
+func TestDeletions_FollowsOperation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cloud := startCloud(t)
+		ctx, c := t.Context(), cloud.client(t, ownerAccount, "")
+		in := must(c.CreateNamespace(ctx, "demo", ours, PartView))(t)
+		cloud.fail(t, cloudmaplocal.FaultRule{Kind: cloudmaplocal.FaultFail, Operations: []string{"DeleteNamespace"}, Code: "ACCESS_DENIED"})
+		deletions := NewDeletions(c, ours)
+		gone, err := deletions.Namespace(ctx, in)
+		left := deletions.Left()
+		if gone || err != nil || len(left) != 1 || !left[0].IsProtected || !strings.Contains(left[0].Reason, "route53:DeleteHostedZone") {
+			t.Errorf("gone %t, error %v, left %+v; want what stays, with the right that is missing", gone, err, left)
+		}
+	})
+}
+
+// Two clusters create a namespace at once: both get it, without an error.
+func TestClient_CreateNamespaceAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server, err := cloudmaplocal.New(cloudmaplocal.Options{
+			Unthrottled: true, Now: time.Now, Account: ownerAccount, AccessKeys: []cloudmaplocal.AccessKey{{ID: ownerAccount}},
+			Behaviors: cloudmaplocal.Behaviors{OperationDelay: cloudmaplocal.Duration(2 * time.Second)},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cloud := t.Context(), cloud{server}
+		type result struct {
+			in  Namespace
+			err error
+		}
+		results := make(chan result, 2)
+		for _, identity := range []mcs.Identity{ours, theirs} {
+			c := cloud.client(t, ownerAccount, "")
+			go func() {
+				in, err := c.CreateNamespace(ctx, "demo", identity, PartView)
+				results <- result{in, err}
+			}()
+		}
+		one, other := <-results, <-results
+		if one.err != nil || other.err != nil || one.in.ID == "" || one.in.ID != other.in.ID {
+			t.Errorf("%+v and %+v, want one namespace and no error", one, other)
+		}
+	})
 }
 
 // Another account shares its namespace: requests name the ARN and the owner, and the share may not allow tags.
@@ -359,14 +430,18 @@ func TestClient_UsesSharedNamespace(t *testing.T) {
 			t.Errorf("namespaces of the own account (-want +got):\n%s", diff)
 		}
 
-		cloud.fail(t, cloudmaplocal.FaultRule{Kind: cloudmaplocal.FaultError, Operations: []string{"CreateService"}, Code: "AccessDeniedException", Next: 1})
 		s := must(c.CreateService(ctx, in, "members", ours, PartMembers))(t)
 		if s.ID != s.ARN || len(must(owner.tagsOf(ctx, s.ARN))(t)) > 0 {
 			t.Errorf("service %+v, want one with its ARN and without tags", s)
 		}
-		cloud.fail(t, cloudmaplocal.FaultRule{Kind: cloudmaplocal.FaultError, Operations: []string{"ListTagsForResource"}, Code: "AccessDeniedException"})
-		if gone, err := c.DeleteIfManaged(ctx, s.ARN, ours, func() error { return errors.New("not reached") }); gone || err != nil {
-			t.Errorf("a service with hidden tags: gone %t, error %v", gone, err)
+		ofOwner := must(owner.CreateService(ctx, found["shared"], "of-owner", theirs, PartMembers))(t)
+		ofOwner.ID = ofOwner.ARN
+		deletions := NewDeletions(c, ours)
+		if gone, err := deletions.Service(ctx, in, ofOwner); gone || err != nil || len(deletions.Left()) != 1 || !deletions.Left()[0].IsProtected {
+			t.Errorf("a service of the owner: gone %t, error %v, left %+v", gone, err, deletions.Left())
+		}
+		if gone, err := deletions.Namespace(ctx, in); gone || err != nil {
+			t.Errorf("the namespace of the owner: gone %t, error %v", gone, err)
 		}
 		operation := must(c.RegisterInstance(ctx, s.ID, Instance{ID: "a", Attributes: map[string]string{"N": "1"}}))(t)
 		must(c.AwaitOperation(ctx, operation))(t)
@@ -517,7 +592,7 @@ func TestPlainBodies(t *testing.T) {
 
 // An endpoint that is not a URL may contain a password.
 func TestCheckEndpoint_HidesInvalidURL(t *testing.T) {
-	err := Config{}.checkEndpoint(aws.String("https://user:secret@cloudmap:port"))
+	err := Config{}.checkEndpoint("https://user:secret@cloudmap:port")
 	if err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("error %v, want one without the password", err)
 	}

@@ -16,9 +16,9 @@ type HealthInstance struct {
 	Unhealthy bool
 }
 
-// DiscoverHealth returns all instances of a service with their health. AWS allows MaxDiscovered instances in a service, so that one request returns all.
-func (c *Client) DiscoverHealth(ctx context.Context, namespace, service string) ([]HealthInstance, error) {
-	out, err := call(ctx, c, "DiscoverInstances", c.sdk.DiscoverInstances, &servicediscovery.DiscoverInstancesInput{
+// DiscoverHealth returns all instances of a service with their health, and the revision that they are of. AWS allows MaxDiscovered instances in a service, so that one request returns all.
+func (c *Client) DiscoverHealth(ctx context.Context, namespace, service string) (found []HealthInstance, revision int64, err error) {
+	out, err := call(ctx, c, "DiscoverInstances", c.data.DiscoverInstances, &servicediscovery.DiscoverInstancesInput{
 		NamespaceName: aws.String(namespace),
 		ServiceName:   aws.String(service),
 		OwnerAccount:  c.ownerAccount(),
@@ -26,16 +26,16 @@ func (c *Client) DiscoverHealth(ctx context.Context, namespace, service string) 
 		MaxResults:    aws.Int32(MaxDiscovered),
 	})
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	found := make([]HealthInstance, len(out.Instances))
+	found = make([]HealthInstance, len(out.Instances))
 	for i, in := range out.Instances {
 		found[i] = HealthInstance{
 			Instance:  Instance{ID: aws.ToString(in.InstanceId), Attributes: in.Attributes},
 			Unhealthy: in.HealthStatus == types.HealthStatusUnhealthy,
 		}
 	}
-	return found, nil
+	return found, aws.ToInt64(out.InstancesRevision), nil
 }
 
 // CountInstances returns the number of instances of each service of a namespace, by the service's name and nil where AWS gives none, and the number of requests. AWS documents

@@ -19,9 +19,10 @@ import (
 // Kubernetes namespace, a service that of the Service. AWS allows few lists (2 a second and less), so they are cached until a
 // resource in them turns out not to exist.
 type resourceCache struct {
-	client   *api.Client
-	identity mcs.Identity
-	settings Settings
+	client    *api.Client
+	identity  mcs.Identity
+	settings  Settings
+	deletions *api.Deletions
 
 	// busy is held during requests, which take minutes if AWS throttles: two exports of one namespace must not both create it.
 	busy       *semaphore.Weighted
@@ -35,7 +36,7 @@ type resourceCache struct {
 }
 
 func newResourceCache(client *api.Client, identity mcs.Identity, settings Settings) *resourceCache {
-	return &resourceCache{client: client, identity: identity, settings: settings, busy: semaphore.NewWeighted(1)}
+	return &resourceCache{client: client, identity: identity, settings: settings, deletions: api.NewDeletions(client, identity), busy: semaphore.NewWeighted(1)}
 }
 
 // lock acquires c.busy, which the caller releases, unless ctx ends before.
@@ -216,7 +217,7 @@ func (c *resourceCache) remove(ctx context.Context, key mcs.Key) error {
 		return err
 	}
 	if ok {
-		gone, err := c.client.DeleteIfManaged(ctx, s.ARN, c.identity, func() error { return c.client.DeleteService(ctx, s) })
+		gone, err := c.deletions.Service(ctx, in, s)
 		if err != nil || !gone {
 			return err
 		}
@@ -231,9 +232,11 @@ func (c *resourceCache) removeIfEmpty(ctx context.Context, in api.Namespace) err
 	if len(c.services[in.ID]) > 0 {
 		return nil
 	}
-	gone, err := c.client.DeleteIfManaged(ctx, in.ARN, c.identity, func() error { return c.client.DeleteNamespace(ctx, in) })
+	gone, err := c.deletions.Namespace(ctx, in)
 	if gone {
 		delete(c.namespaces, in.Name)
+	}
+	if gone || api.IsInUse(err) { // another cluster may have created a service
 		delete(c.services, in.ID)
 	}
 	return err

@@ -290,7 +290,7 @@ func (v *View) finishService(ctx context.Context, key mcs.Key, result outcome, e
 
 // logFailure logs the first of several failures in a row; the others are the same.
 func (v *View) logFailure(err error, key mcs.Key, s *service) {
-	if s.failures > 1 {
+	if s.failures > 1 || api.IsInUse(err) { // AWS Cloud Map takes a while to process removals
 		v.log.V(1).Info("Still failing to mirror endpoints as Cloud Map instances", "service", key.String(), "retryAt", s.retryAt, "error", err.Error())
 		return
 	}
@@ -692,12 +692,20 @@ func (v *View) removeAll(ctx context.Context) error {
 	keys = slices.AppendSeq(keys, maps.Keys(v.services)) // such as a service without instances that Run could not delete
 	v.mu.Unlock()
 	slices.SortFunc(keys, func(a, b mcs.Key) int { return strings.Compare(a.String(), b.String()) })
-	group, ctx := errgroup.WithContext(ctx)
+	var group errgroup.Group // without the context: one service that is in use must not end the others
 	group.SetLimit(maxServices)
 	for _, key := range slices.Compact(keys) {
 		group.Go(func() error { return v.leaveService(ctx, key) })
 	}
 	return group.Wait()
+}
+
+// Left returns the services and namespaces of the view that could not be deleted. A nil view has none.
+func (v *View) Left() []registry.Leftover {
+	if v == nil {
+		return nil
+	}
+	return v.resources.deletions.Left()
 }
 
 // leaveService removes the instances of this cluster from a service if the service may have any.

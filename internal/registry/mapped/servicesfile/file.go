@@ -157,8 +157,8 @@ func (p *problems) mapping(at string, s fileService) Mapping {
 	if len(validation.IsDNS1123Label(m.Key.Namespace)) > 0 {
 		p.add("%s.import.namespace: %q must be the name of a Kubernetes namespace", at, Abbreviate(m.Key.Namespace))
 	}
-	if len(validation.IsDNS1035Label(m.Key.Name)) > 0 {
-		p.add("%s.import.name: %q must be a name for a Kubernetes Service: lower-case letters, digits and -, beginning with a letter", at, Abbreviate(m.Key.Name))
+	if len(validation.IsDNS1123Label(m.Key.Name)) > 0 {
+		p.add("%s.import.name: %q must be a name for a Kubernetes Service: lower-case letters, digits and -", at, Abbreviate(m.Key.Name))
 	}
 	if s.Created != "" {
 		created, err := time.Parse(time.RFC3339, s.Created)

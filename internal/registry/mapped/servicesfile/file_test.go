@@ -86,7 +86,7 @@ func TestParse_Refuses(t *testing.T) {
 		{"space in the service of Cloud Map", entry("service: orders", `service: "a b"`), `services[0].cloudMap.service: "a b" must be the name`},
 		{"service of Cloud Map too long", entry("service: orders", "service: "+strings.Repeat("a", 128)), "1 to 127 ASCII characters"},
 		{"namespace", entry("namespace: shop", "namespace: Shop"), `services[0].import.namespace: "Shop" must be`},
-		{"name", entry("name: orders", "name: 1st"), `services[0].import.name: "1st" must be a name for a Kubernetes Service`},
+		{"name", entry("name: orders", "name: -st"), `services[0].import.name: "-st" must be a name for a Kubernetes Service`},
 		{"no ports", entry("ports: [{name: http, port: 80}]", ""), "services[0].ports: must have 1 to 100 ports"},
 		{"port 0", entry("port: 80", "port: 0"), "services[0].ports[0].port: 0 must be a port number"},
 		{"target port 0", entry("port: 80", "port: 80, targetPort: 0"), "services[0].ports[0].targetPort: 0 must be a port number"},
