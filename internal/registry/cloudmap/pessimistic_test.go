@@ -12,9 +12,7 @@ import (
 
 // pessimisticFails has the switches under which clusters fail today, with the reason.
 var pessimisticFails = map[string]string{
-	"refuseOwnerFilter": "no cluster joins: ListNamespaces is not repeated without the filter (issue 33, finding of the table)",
-	"inUseFor":          "leaving returns no error and leaves namespaces: it retries ResourceInUse for 6 s (issue 33, finding 4)",
-	"httpNameSuffix":    "clusters that come back may not read: ReadRecords names the HttpName mcs.<clusterset> (issue 33, finding 5)",
+	"httpNameSuffix": "clusters that come back may not read: ReadRecords names the HttpName mcs.<clusterset> (issue 33, finding 5)",
 }
 
 // TestPessimistic has two clusters with the shipped policies join, export, import, restart and leave, twice, under the
