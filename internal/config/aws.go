@@ -89,13 +89,18 @@ func (a *AWS) check(at func(setting, value string) string) error {
 		}
 	}
 	if a.RoleARN == "" {
-		for setting, value := range map[string]string{"role-external-id": a.ExternalID, "role-session-name": a.SessionName} {
-			if value != "" {
-				refuse(setting, value, "has no effect without a role-arn")
-			}
-		}
+		a.checkWithoutRole(refuse)
 	}
 	return errors.Join(problems...)
+}
+
+// checkWithoutRole refuses the settings that have no effect without a role.
+func (a *AWS) checkWithoutRole(refuse func(setting, value, why string)) {
+	for setting, value := range map[string]string{"role-external-id": a.ExternalID, "role-session-name": a.SessionName} {
+		if value != "" {
+			refuse(setting, value, "has no effect without a role-arn")
+		}
+	}
 }
 
 // account returns the account that the settings name, as namespace owner or in the role, or "".

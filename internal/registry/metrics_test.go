@@ -62,7 +62,7 @@ cloud_map_mcs_registry_pending{kind="pages",registry="memory"} 2
 # HELP cloud_map_mcs_registry_request_limit Client-side rate limit in requests per second, by operation. It decreases when the backend throttles, and recovers.
 # TYPE cloud_map_mcs_registry_request_limit gauge
 cloud_map_mcs_registry_request_limit{operation="Read",registry="memory"} 50
-# HELP cloud_map_mcs_registry_requests_total Requests to the registry's backend, by operation and result (ok, throttled, denied, not_found, conflict, invalid, canceled, error).
+# HELP cloud_map_mcs_registry_requests_total Requests to the registry's backend, by operation and result (ok, throttled, denied, not_found, conflict, invalid, canceled, error, unknown: an error code that this version does not know).
 # TYPE cloud_map_mcs_registry_requests_total counter
 cloud_map_mcs_registry_requests_total{operation="Read",registry="memory",result="ok"} 1
 cloud_map_mcs_registry_requests_total{operation="Read",registry="memory",result="throttled"} 1

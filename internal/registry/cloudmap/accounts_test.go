@@ -133,7 +133,7 @@ func sharedCloud(t *testing.T, options cloudmaplocal.Options, clusterSetIDs ...s
 }
 
 // underSharedPolicy gives the consumer no more rights than shared.json.
-func underSharedPolicy(t *testing.T, options cloudmaplocal.Options, more ...string) cloudmaplocal.Options {
+func underSharedPolicy(t *testing.T, options cloudmaplocal.Options) cloudmaplocal.Options {
 	t.Helper()
 	options.AccessKeys[0].Policies = nil
 	for _, set := range []string{"set1", "set2"} {

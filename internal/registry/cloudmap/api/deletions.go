@@ -19,6 +19,9 @@ const (
 	// not processed the removal of its users. Terraform's provider waits as long (http_namespace.go);
 	// its users saw 43 s (its pull request 25162).
 	InUsePatience = 2 * time.Minute
+	// listedPatience is the time after which the list of a service that is in use shows no instance
+	// that was removed before (Intervals.Confirm): those that it shows are of others.
+	listedPatience = 15 * time.Second
 	// inUsePause is the longest pause between the attempts of one call.
 	inUsePause = 3 * time.Second
 )
@@ -30,23 +33,38 @@ type Deletions struct {
 	identity mcs.Identity
 
 	mu sync.Mutex
-	// inUseSince is the time since which each resource is in use, by ARN.
-	inUseSince map[string]time.Time
-	left       map[string]registry.Leftover
-	gone       map[string]bool
+	// failingSince is the time since which the deletion of each resource fails, by ARN.
+	failingSince map[string]time.Time
+	left         map[string]registry.Leftover
+	gone         map[string]bool
 }
 
 // NewDeletions returns the deletions of a cluster.
 func NewDeletions(c *Client, identity mcs.Identity) *Deletions {
-	return &Deletions{client: c, identity: identity, inUseSince: map[string]time.Time{}, left: map[string]registry.Leftover{}, gone: map[string]bool{}}
+	return &Deletions{client: c, identity: identity, failingSince: map[string]time.Time{}, left: map[string]registry.Leftover{}, gone: map[string]bool{}}
 }
 
 // Service deletes a service that a controller of this clusterset created. gone is false without an
-// error if it stays: others created it, access rights protect it, or it was in use for
-// InUsePatience. Until then the error is IsInUse.
+// error if it stays: others created it, access rights protect it, or AWS has refused the deletion
+// for InUsePatience, such as that of a service in use.
 func (d *Deletions) Service(ctx context.Context, in Namespace, s Service) (gone bool, err error) {
-	return d.delete(ctx, resource{kind: "service", id: s.ID, arn: s.ARN, text: fmt.Sprintf("service %s of namespace %s", s.Name, in.Name)},
+	gone, err = d.delete(ctx, resource{kind: "service", id: s.ID, arn: s.ARN, text: fmt.Sprintf("service %s of namespace %s", s.Name, in.Name)},
 		func() error { return d.client.DeleteService(ctx, s) })
+	if IsInUse(err) && d.isFailingFor(s.ARN, listedPatience) {
+		listed, listError := d.client.ListInstances(ctx, s)
+		if len(listed) > 0 || listError != nil {
+			return false, listError // another cluster with this ID has registered them, and deletes it when it leaves
+		}
+	}
+	return gone, err
+}
+
+// isFailingFor reports whether the deletion of a resource has failed for a time.
+func (d *Deletions) isFailingFor(arn string, during time.Duration) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	since, isFailing := d.failingSince[arn]
+	return isFailing && time.Since(since) >= during
 }
 
 // Namespace is Service for a namespace. One with other services than those that d has deleted is in use
@@ -119,19 +137,23 @@ func (d *Deletions) isManaged(ctx context.Context, r resource) (bool, error) {
 func (d *Deletions) conclude(r resource, err error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !IsInUse(err) {
-		delete(d.inUseSince, r.arn)
-	} else if d.inUseSince[r.arn].IsZero() {
-		d.inUseSince[r.arn] = time.Now()
-	}
 	var used *usedError
 	switch {
 	case err == nil:
 		d.gone[r.arn] = true
 		delete(d.left, r.arn)
+		delete(d.failingSince, r.arn)
 		return nil
-	case !errors.As(err, &used) && IsRetryable(err), IsInUse(err) && time.Since(d.inUseSince[r.arn]) < InUsePatience:
+	case errors.As(err, &used), IsDenied(err): // another attempt has the same answer
+	case IsRetryable(err) && !IsInUse(err):
 		return err
+	default:
+		if d.failingSince[r.arn].IsZero() {
+			d.failingSince[r.arn] = time.Now()
+		}
+		if time.Since(d.failingSince[r.arn]) < InUsePatience {
+			return err
+		}
 	}
 	d.left[r.arn] = registry.Leftover{
 		Resource: r.text, Reason: err.Error(), IsProtected: IsDenied(err),

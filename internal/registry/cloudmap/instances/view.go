@@ -692,7 +692,7 @@ func (v *View) removeAll(ctx context.Context) error {
 	keys = slices.AppendSeq(keys, maps.Keys(v.services)) // such as a service without instances that Run could not delete
 	v.mu.Unlock()
 	slices.SortFunc(keys, func(a, b mcs.Key) int { return strings.Compare(a.String(), b.String()) })
-	var group errgroup.Group // without the context: one service that is in use must not end the others
+	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(maxServices)
 	for _, key := range slices.Compact(keys) {
 		group.Go(func() error { return v.leaveService(ctx, key) })
@@ -725,7 +725,8 @@ func (v *View) leaveService(ctx context.Context, key mcs.Key) error {
 	var before []operation // the removals of the last attempt
 	for isKnown := !last.isTorn; ; isKnown = true {
 		result, err := v.remove(ctx, key, last, outcome{})
-		if err != nil || result.writes == 0 && isKnown {
+		isInUse := api.IsInUse(err) // until an instance is gone, or AWS Cloud Map has processed that it is
+		if err != nil && !isInUse || result.writes == 0 && isKnown && !isInUse {
 			return err
 		}
 		for _, r := range v.resultsOf(ctx, before) {
