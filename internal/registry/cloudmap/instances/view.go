@@ -720,13 +720,19 @@ func (v *View) leaveService(ctx context.Context, key mcs.Key) error {
 			return nil
 		}
 	}
+	return v.removeListed(ctx, key, last)
+}
+
+// removeListed removes the instances of this cluster from a service until none is listed, and waits
+// while the service is in use.
+func (v *View) removeListed(ctx context.Context, key mcs.Key, last service) error {
 	// No process repairs what stays, so it counts what is listed: a request may fail as if an instance was gone, and a write whose result is not known may show
 	// later.
 	var before []operation // the removals of the last attempt
 	for isKnown := !last.isTorn; ; isKnown = true {
 		result, err := v.remove(ctx, key, last, outcome{})
-		isInUse := api.IsInUse(err) // until an instance is gone, or AWS Cloud Map has processed that it is
-		if err != nil && !isInUse || result.writes == 0 && isKnown && !isInUse {
+		isDone := err == nil && result.writes == 0 && isKnown
+		if isDone || err != nil && !api.IsInUse(err) { // in use until AWS Cloud Map has processed the removals
 			return err
 		}
 		for _, r := range v.resultsOf(ctx, before) {
