@@ -12,8 +12,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Behaviors are the points in which AWS Cloud Map may differ from what clients expect. The zero value is the default
-// of each: what AWS documents, else what others have observed. Switches has their meaning, evidence and worst values.
+// Behaviors are the points in which AWS Cloud Map may differ from what clients expect. The zero
+// value is the default of each: what AWS documents, else what others have observed. Switches has
+// their meaning, evidence and worst values.
 type Behaviors struct {
 	StrictHosts        bool               `json:"strictHosts,omitzero"`
 	RefuseOwnerFilter  bool               `json:"refuseOwnerFilter,omitzero"`
@@ -37,7 +38,8 @@ type Behaviors struct {
 // ReadsLate returns the default behaviors with a consistency delay.
 func ReadsLate(delay time.Duration) Behaviors { return Behaviors{ConsistencyDelay: Duration(delay)} }
 
-// HTTPNameSuffix is when the HttpName of a new namespace gets a suffix. The zero value is SuffixCoexisting.
+// HTTPNameSuffix is when the HttpName of a new namespace gets a suffix. The zero value is
+// SuffixCoexisting.
 type HTTPNameSuffix string
 
 // Values of HTTPNameSuffix.
@@ -47,7 +49,8 @@ const (
 	SuffixReuse      HTTPNameSuffix = "reuse" // also when a deleted namespace had the name
 )
 
-// InstanceCount is whether lists have InstanceCount and ServiceCount. The zero value is CountPresent.
+// InstanceCount is whether lists have InstanceCount and ServiceCount. The zero value is
+// CountPresent.
 type InstanceCount string
 
 // Values of InstanceCount.
@@ -56,7 +59,8 @@ const (
 	CountAbsent  InstanceCount = "absent"
 )
 
-// MissingService is the answer to RegisterInstance in a service that does not exist. The zero value is MissingRefuse.
+// MissingService is the answer to RegisterInstance in a service that does not exist. The zero value
+// is MissingRefuse.
 type MissingService string
 
 // Values of MissingService.
@@ -65,7 +69,8 @@ const (
 	MissingAccept MissingService = "accept" // the operation fails later
 )
 
-// RevisionOn is when a registration changes the revision of a service. The zero value is RevisionOnRegistration.
+// RevisionOn is when a registration changes the revision of a service. The zero value is
+// RevisionOnRegistration.
 type RevisionOn string
 
 // Values of RevisionOn.
@@ -74,7 +79,8 @@ const (
 	RevisionOnChange       RevisionOn = "change"       // of a new instance, or with other attributes
 )
 
-// HealthOnReregister is the custom health of an instance that is registered again. The zero value is HealthReset.
+// HealthOnReregister is the custom health of an instance that is registered again. The zero value
+// is HealthReset.
 type HealthOnReregister string
 
 // Values of HealthOnReregister.
@@ -182,9 +188,10 @@ var switchDocs = []Switch{
 
 // Pessimistic returns the worst value of each behavior that is plausible.
 //
-// A discovery answer is at most 1 MiB, as of other services of AWS (DynamoDB Query). Reads are four to ten times as late
-// as assumed. Deletions take more than Terraform saw (43s), and tags ten seconds, as other changes of IAM.
-// A private DNS namespace takes a minute, and other operations seconds; there is one delay for both.
+// A discovery answer is at most 1 MiB, as of other services of AWS (DynamoDB Query). Reads are four
+// to ten times as late as assumed. Deletions take more than Terraform saw (43s), and tags ten
+// seconds, as other changes of IAM. A private DNS namespace takes a minute, and other operations
+// seconds; there is one delay for both.
 func Pessimistic() Behaviors {
 	return Behaviors{
 		StrictHosts:        true,
@@ -223,7 +230,8 @@ func (b Behaviors) fieldText(i int) string {
 	return strings.Trim(string(raw), `"`)
 }
 
-// ReadBehaviors reads a file of behaviors, JSON or YAML. Keys that are left out have the value of base.
+// ReadBehaviors reads a file of behaviors, JSON or YAML. Keys that are left out have the value of
+// base.
 func ReadBehaviors(path string, base Behaviors) (Behaviors, error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -236,8 +244,8 @@ func ReadBehaviors(path string, base Behaviors) (Behaviors, error) {
 	return b, nil
 }
 
-// ParseBehaviors decodes behaviors, JSON or YAML. Keys that are left out have their default. An unknown key, or a value
-// that the key does not have, is an error.
+// ParseBehaviors decodes behaviors, JSON or YAML. Keys that are left out have their default. An
+// unknown key, or a value that the key does not have, is an error.
 func ParseBehaviors(raw []byte) (Behaviors, error) { return Behaviors{}.amend(raw) }
 
 // amend returns b with the values of a file.
@@ -252,7 +260,8 @@ func switchNames() []string {
 	return mapSlice(switchDocs, func(s Switch) string { return s.Name })
 }
 
-// withDefaults returns the behaviors with the defaults filled in, or an error that names the wrong value.
+// withDefaults returns the behaviors with the defaults filled in, or an error that names the wrong
+// value.
 func (b Behaviors) withDefaults() (Behaviors, error) {
 	for _, err := range []error{
 		fillEnum("httpNameSuffix", &b.HTTPNameSuffix, SuffixCoexisting, SuffixNever, SuffixReuse),

@@ -18,7 +18,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/iampolicy"
 )
 
-// TestSwitches: the text is of the fields, in their order, and the zero value is the default of each.
+// TestSwitches: the text is of the fields, in their order, and the zero value is the default of
+// each.
 func TestSwitches(t *testing.T) {
 	shape := reflect.TypeFor[Behaviors]()
 	all := Switches()
@@ -83,7 +84,8 @@ func TestParseBehaviors(t *testing.T) {
 	}
 }
 
-// FuzzParseBehaviors: behaviors that can be read are valid, and read the same after they were written.
+// FuzzParseBehaviors: behaviors that can be read are valid, and read the same after they were
+// written.
 func FuzzParseBehaviors(f *testing.F) {
 	pessimistic, _ := json.Marshal(Pessimistic())
 	f.Add(pessimistic)
@@ -121,7 +123,8 @@ func TestStrictHosts(t *testing.T) {
 	wantCode(t, err, "UnknownOperationException")
 }
 
-// TestDataPlane: where names of hosts are not strict, and for clients that can use no such name, an address counts as one.
+// TestDataPlane: where names of hosts are not strict, and for clients that can use no such name, an
+// address counts as one.
 func TestDataPlane(t *testing.T) {
 	w := newTestServer(t, Options{Now: time.Now, Behaviors: Behaviors{StrictHosts: true}, AccessKeys: []AccessKey{{ID: "AKIDEXAMPLE", Secret: "secret"}}})
 	w.service(w.namespace("demo"), "svc")
@@ -367,7 +370,8 @@ func TestHealthOnReregister(t *testing.T) {
 	}
 }
 
-// TestConsistencySpread: changes show within the spread, those of several instances in any order, and in the end all.
+// TestConsistencySpread: changes show within the spread, those of several instances in any order,
+// and in the end all.
 func TestConsistencySpread(t *testing.T) {
 	const delay, spread, count = 2 * time.Second, 3 * time.Second, 50
 	w := newTestServer(t, Options{Behaviors: Behaviors{ConsistencyDelay: Duration(delay), ConsistencySpread: Duration(spread)}})

@@ -71,8 +71,9 @@ func newReplica(b Behaviors) replica {
 	}
 }
 
-// addChange adds a change of the store to the log. Changes of several instances can show in another order than they were
-// made. Changes of one instance keep their order, and a service ends after all changes of its instances.
+// addChange adds a change of the store to the log. Changes of several instances can show in another
+// order than they were made. Changes of one instance keep their order, and a service ends after all
+// changes of its instances.
 func (r *replica) addChange(c change, now time.Time) {
 	c.at = now.Add(time.Duration(r.behaviors.ConsistencyDelay))
 	if spread := int64(r.behaviors.ConsistencySpread); spread > 0 && c.instance != nil {

@@ -17,8 +17,8 @@ import (
 // Server is the Cloud Map API as an http.Handler. It also serves /healthz, /metrics, /faults, /shares, and as much of AWS STS as credential
 // providers need.
 //
-// Unless Behaviors has StrictHosts, the host name of a request is ignored, so requests to data-<host> and requests through
-// it as an HTTP proxy work like any other.
+// Unless Behaviors has StrictHosts, the host name of a request is ignored, so requests to
+// data-<host> and requests through it as an HTTP proxy work like any other.
 type Server struct {
 	opts        Options
 	credentials *credentialStore
@@ -154,8 +154,8 @@ func (s *Server) handleRequest(r *http.Request, name string) (any, error) {
 	return result, fault.afterRequest(r.Context(), err)
 }
 
-// DataPlane returns the server as the hosts of AWS's data plane are, whatever their names: with StrictHosts it answers
-// DiscoverInstances and DiscoverInstancesRevision alone.
+// DataPlane returns the server as the hosts of AWS's data plane are, whatever their names: with
+// StrictHosts it answers DiscoverInstances and DiscoverInstancesRevision alone.
 func (s *Server) DataPlane() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), dataPlaneKey{}, true)))
@@ -165,7 +165,8 @@ func (s *Server) DataPlane() http.Handler {
 // dataPlaneKey is the key of the context of requests to DataPlane.
 type dataPlaneKey struct{}
 
-// isDataPlane reports whether a request is to AWS's data plane. SDKs put the prefix before the name of every endpoint.
+// isDataPlane reports whether a request is to AWS's data plane. SDKs put the prefix before the name
+// of every endpoint.
 func isDataPlane(r *http.Request) bool {
 	return r.Context().Value(dataPlaneKey{}) != nil || strings.HasPrefix(r.Host, "data-")
 }

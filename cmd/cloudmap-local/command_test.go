@@ -171,8 +171,8 @@ func TestServe_DNS(t *testing.T) {
 	_ = listener.Close()
 }
 
-// TestServe_DataPlane: under strict hosts, one address answers discovery and the other one the rest; --behaviors amends
-// --pessimistic.
+// TestServe_DataPlane: under strict hosts, one address answers discovery and the other one the
+// rest; --behaviors amends --pessimistic.
 func TestServe_DataPlane(t *testing.T) {
 	file := t.TempDir() + "/behaviors.json"
 	if err := os.WriteFile(file, []byte(`{"operationDelay": "0s", "consistencyDelay": "0s"}`), 0o600); err != nil {

@@ -60,7 +60,8 @@ func TestCommand_Asks(t *testing.T) {
 	}
 }
 
-// TestCommand runs it over a network, with signatures and the names of AWS's hosts. It takes some 20 seconds.
+// TestCommand runs it over a network, with signatures and the names of AWS's hosts. It takes some
+// 20 seconds.
 func TestCommand(t *testing.T) {
 	if testing.Short() {
 		t.Skip("CI runs the probes in virtual time: NIGHTLY=1 runs this one too")

@@ -1,4 +1,5 @@
-// Command cloudmap-probe finds out how AWS Cloud Map behaves in an account and Region. See docs/aws-behavior.md.
+// Command cloudmap-probe finds out how AWS Cloud Map behaves in an account and Region. See
+// docs/aws-behavior.md.
 package main
 
 import (

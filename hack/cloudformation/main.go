@@ -45,8 +45,9 @@ func main() {
 	}
 }
 
-// The policies are managed ones. AWS allows 6,144 characters in each, and ten at a role, but 10,240 characters in all inline policies of
-// a role, which five of these files exceed with long names (https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html).
+// The policies are managed ones. AWS allows 6,144 characters in each, and ten at a role, but 10,240
+// characters in all inline policies of a role, which five of these files exceed with long names
+// (https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html).
 const (
 	managedPolicy   = "AWS::IAM::ManagedPolicy"
 	maxCharacters   = 6144

@@ -54,8 +54,9 @@ func TestRoleHasThePolicies(t *testing.T) {
 	}
 }
 
-// TestPoliciesFitRole: each policy is within AWS's quota, which does not count white space, with the longest IDs, which are DNS labels of
-// 63 characters at most, with 20 hosted zones and 20 mapped namespaces. A role can have all of them.
+// TestPoliciesFitRole: each policy is within AWS's quota, which does not count white space, with
+// the longest IDs, which are DNS labels of 63 characters at most, with 20 hosted zones and 20
+// mapped namespaces. A role can have all of them.
 func TestPoliciesFitRole(t *testing.T) {
 	if len(policies) > maxRolePolicies {
 		t.Errorf("%d policies, want at most %d", len(policies), maxRolePolicies)

@@ -21,7 +21,8 @@ func roleIdentity() mcs.Identity {
 	return mcs.Identity{ClusterSetID: RoleClusterSet, ClusterID: RoleCluster}
 }
 
-// probeRights is probe 9: the role joins a clusterset as a controller does, and tries what it may not do.
+// probeRights is probe 9: the role joins a clusterset as a controller does, and tries what it may
+// not do.
 func probeRights(ctx context.Context, p *prober) error {
 	role, err := p.opts.connect(ctx, p.opts.Role)
 	if err != nil {

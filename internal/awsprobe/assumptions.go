@@ -14,7 +14,8 @@ type Assumption struct {
 	Evidence    cloudmaplocal.Evidence
 	// Source is where the evidence is from.
 	Source string
-	// Probe is the number of the probe that checks it, 0 if none does. Switch is the behavior of cloudmap-local, if any.
+	// Probe is the number of the probe that checks it, 0 if none does. Switch is the behavior of
+	// cloudmap-local, if any.
 	Probe  int
 	Switch string
 	// Seen are the reports that confirm or refute it, as "as assumed, 2026-12-01, eu-central-1".

@@ -6,7 +6,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 )
 
-// TestAssumptions: each switch of cloudmap-local is of an assumption that a probe checks, and each probe checks one.
+// TestAssumptions: each switch of cloudmap-local is of an assumption that a probe checks, and each
+// probe checks one.
 func TestAssumptions(t *testing.T) {
 	switches, probed := map[string]bool{}, map[int]bool{}
 	for _, a := range Assumptions {

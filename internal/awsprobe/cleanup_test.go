@@ -37,7 +37,8 @@ func (w *world) sdk() *servicediscovery.Client {
 	})
 }
 
-// TestRun_Interrupted: whenever the user stops it, nothing stays, and the report says what was not run.
+// TestRun_Interrupted: whenever the user stops it, nothing stays, and the report says what was not
+// run.
 func TestRun_Interrupted(t *testing.T) {
 	for _, after := range []time.Duration{100 * time.Millisecond, time.Second, 6 * time.Second, 20 * time.Second} {
 		t.Run(after.String(), func(t *testing.T) {
@@ -60,7 +61,8 @@ func TestRun_Interrupted(t *testing.T) {
 	}
 }
 
-// TestLeftovers: a run refuses to begin on the resources of an earlier one, and a sweep removes them and no others.
+// TestLeftovers: a run refuses to begin on the resources of an earlier one, and a sweep removes
+// them and no others.
 func TestLeftovers(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t, cloudmaplocal.Behaviors{InUseFor: duration(time.Minute)}, 1, 2)

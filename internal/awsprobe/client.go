@@ -30,14 +30,15 @@ import (
 type connection struct {
 	// api is the product's client.
 	api *api.Client
-	// sdk is AWS's own client, for answers that api does not return, and control the same without the prefix data- of
-	// the hosts of the data plane.
+	// sdk is AWS's own client, for answers that api does not return, and control the same without
+	// the prefix data- of the hosts of the data plane.
 	sdk, control *servicediscovery.Client
 	region       string
 	account, arn string
 }
 
-// connect creates the clients of an account, or of a role that it may assume. It asks STS who that is.
+// connect creates the clients of an account, or of a role that it may assume. It asks STS who that
+// is.
 func (o Options) connect(ctx context.Context, role api.Role) (*connection, error) {
 	loaded, err := awsconfig.LoadDefaultConfig(ctx, awsconfig.WithRegion(o.Region),
 		awsconfig.WithCredentialsProvider(o.Credentials), awsconfig.WithRetryer(func() aws.Retryer { return aws.NopRetryer{} }))
@@ -86,7 +87,8 @@ func withoutHostPrefix(stack *middleware.Stack) error {
 	}), middleware.Before)
 }
 
-// transport sends requests, to Options.Endpoint if there is one, and tells the recorder of the context about them.
+// transport sends requests, to Options.Endpoint if there is one, and tells the recorder of the
+// context about them.
 type transport struct {
 	next     aws.HTTPClient
 	endpoint *url.URL
@@ -104,7 +106,8 @@ func (o Options) endpoint() (*url.URL, error) {
 	return endpoint, nil
 }
 
-// Do implements aws.HTTPClient. A request to Options.Endpoint keeps the name of AWS's host, which is signed.
+// Do implements aws.HTTPClient. A request to Options.Endpoint keeps the name of AWS's host, which
+// is signed.
 func (t transport) Do(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), api.RequestTimeout)
 	defer cancel()

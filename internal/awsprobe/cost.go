@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// Prices of AWS Cloud Map in US dollars, by AWS's price list of 2025-08-01 (labofsahil/aws-pricing-dataset,
-// AWSCloudMap.csv). It does not say how a part of a month counts; an hour is assumed.
+// Prices of AWS Cloud Map in US dollars, by AWS's price list of 2025-08-01
+// (labofsahil/aws-pricing-dataset, AWSCloudMap.csv). It does not say how a part of a month counts;
+// an hour is assumed.
 const (
 	pricePerRequest       = 1.0 / 1_000_000
 	pricePerInstanceMonth = 0.10

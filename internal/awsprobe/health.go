@@ -48,7 +48,8 @@ func probeHealth(ctx context.Context, p *prober) error {
 	return p.probeReset(ctx, s, delay)
 }
 
-// probeReset registers the unhealthy instance again, in a service where a health takes delay to show.
+// probeReset registers the unhealthy instance again, in a service where a health takes delay to
+// show.
 func (p *prober) probeReset(ctx context.Context, s api.Service, delay time.Duration) error {
 	if err := p.register(ctx, s, "a", map[string]string{"V": "2"}); err != nil {
 		return err

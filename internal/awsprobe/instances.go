@@ -17,10 +17,11 @@ import (
 )
 
 const (
-	// delayRounds is the number of instances whose delay is measured. With a spread, the first of 60 shows within a tenth of
-	// it with a probability of 0.998.
+	// delayRounds is the number of instances whose delay is measured. With a spread, the first of
+	// 60 shows within a tenth of it with a probability of 0.998.
 	delayRounds = 60
-	// watchPause is shorter than the shortest delay that is reported, because it decides between a delay and its spread.
+	// watchPause is shorter than the shortest delay that is reported, because it decides between a
+	// delay and its spread.
 	watchPause = shortestDelay / 2
 )
 
@@ -67,8 +68,8 @@ func probeDelays(ctx context.Context, p *prober) error {
 	return nil
 }
 
-// registerAndWatch registers instances one after the other, and returns the times until each of them showed, sorted, and
-// that until a list showed all.
+// registerAndWatch registers instances one after the other, and returns the times until each of
+// them showed, sorted, and that until a list showed all.
 func (p *prober) registerAndWatch(ctx context.Context, s api.Service) (shown []time.Duration, listed time.Duration, err error) {
 	begun, seen := map[string]time.Time{}, map[string]time.Duration{}
 	var mu sync.Mutex
@@ -285,10 +286,12 @@ func probeMissing(ctx context.Context, p *prober) error {
 }
 
 const (
-	// manyInstances of manySize characters are 1.5 MB: more than the pages of a large cluster, 256 parts of 4,900.
+	// manyInstances of manySize characters are 1.5 MB: more than the pages of a large cluster, 256
+	// parts of 4,900.
 	manyInstances = 300
 	manySize      = 4900
-	// pageKey selects instances, as the attribute of the product's records does, in pages of pageSize.
+	// pageKey selects instances, as the attribute of the product's records does, in pages of
+	// pageSize.
 	pageKey  = "PAGE"
 	pageSize = 30
 )

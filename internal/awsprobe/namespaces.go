@@ -142,7 +142,8 @@ func probeDNS(ctx context.Context, p *prober) error {
 	return errors.Join(errs...)
 }
 
-// foundSuffix decides between the suffixes by a namespace that has another one beside it, unless probe 2 has seen more.
+// foundSuffix decides between the suffixes by a namespace that has another one beside it, unless
+// probe 2 has seen more.
 func (p *prober) foundSuffix(hasSuffix bool) {
 	p.report.mu.Lock()
 	seen := p.report.behavior["httpNameSuffix"]
@@ -206,7 +207,8 @@ func (p *prober) probeDenial(ctx context.Context, ns api.Namespace) error {
 	if err != nil {
 		return err
 	}
-	// The service has the tags that allow the role to write. IAM may see them later, and then denies the action itself.
+	// The service has the tags that allow the role to write. IAM may see them later, and then
+	// denies the action itself.
 	const action = "servicediscovery:RegisterInstance"
 	var operation string
 	_, ok, err := poll(ctx, visibleLimit, func() (bool, error) {

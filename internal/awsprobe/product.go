@@ -24,7 +24,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// probeProduct is probe 12: two registries of the product, and how long AWS counts what was removed as used.
+// probeProduct is probe 12: two registries of the product, and how long AWS counts what was removed
+// as used.
 func probeProduct(ctx context.Context, p *prober) error {
 	var inUse, clusters error
 	var both sync.WaitGroup
@@ -34,7 +35,8 @@ func probeProduct(ctx context.Context, p *prober) error {
 	return errors.Join(inUse, clusters)
 }
 
-// probeInUse measures how long a service cannot be deleted after its last instance, and a namespace after its last service.
+// probeInUse measures how long a service cannot be deleted after its last instance, and a namespace
+// after its last service.
 func (p *prober) probeInUse(ctx context.Context) error {
 	ns, err := p.createNamespace(ctx, p.shared.name+"-c")
 	if err != nil {
@@ -57,12 +59,13 @@ func (p *prober) probeInUse(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	service, err := p.until(ctx, "the service can be deleted", func() error { return p.api.DeleteService(ctx, s) })
+	urgent := p.api.WithPriority(api.PriorityHigh) // the clusters that leave delete as well
+	service, err := p.until(ctx, "the service can be deleted", func() error { return urgent.DeleteService(ctx, s) })
 	if err != nil {
 		return err
 	}
 	p.row("DeleteService", "time of ResourceInUse after the last instance left", "seconds", seconds(service))
-	namespace, err := p.until(ctx, "the namespace can be deleted", func() error { return p.api.DeleteNamespace(ctx, ns) })
+	namespace, err := p.until(ctx, "the namespace can be deleted", func() error { return urgent.DeleteNamespace(ctx, ns) })
 	if err != nil {
 		return err
 	}
@@ -79,7 +82,8 @@ func (p *prober) until(ctx context.Context, what string, remove func() error) (t
 	})
 }
 
-// joinLimit leaves two minutes of the time of all probes for the others. Clusters that read 20 s late joined within it.
+// joinLimit leaves two minutes of the time of all probes for the others. Clusters that read 20 s
+// late joined within it.
 const joinLimit = 4 * time.Minute
 
 // clusterUID is the number of random characters of a UID.
@@ -94,7 +98,8 @@ type cluster struct {
 	stop  func()
 }
 
-// startCluster runs a registry with the default intervals, and neither the instance view nor peer notifications.
+// startCluster runs a registry with the default intervals, and neither the instance view nor peer
+// notifications.
 func (p *prober) startCluster(ctx context.Context, id string) (cluster, error) {
 	identity := mcs.Identity{ClusterSetID: p.shared.name, ClusterID: id, UID: rand.Text()[:clusterUID]}
 	seed := make([]byte, ed25519.SeedSize)
@@ -128,6 +133,14 @@ func (p *prober) startCluster(ctx context.Context, id string) (cluster, error) {
 	}, nil
 }
 
+// leaving lets a cluster leave, and returns the function that reports it.
+func (p *prober) leaving(c cluster) (report func()) {
+	begin := time.Now()
+	err := c.leave()
+	took := time.Since(begin)
+	return func() { p.row("", fmt.Sprintf("cluster %s leaves", c.id), "10 s", orCode(err, seconds(took))) }
+}
+
 func (p *prober) probeClusters(ctx context.Context) error {
 	var clusters []cluster
 	for _, id := range []string{"probe-1", "probe-2"} {
@@ -157,10 +170,16 @@ func (p *prober) probeClusters(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, c := range clusters {
-		begin := time.Now()
-		err := c.leave()
-		p.row("", fmt.Sprintf("cluster %s leaves", c.id), "10 s", orCode(err, seconds(time.Since(begin))))
+	// The second one waits for the farewell of the first one, and not until AWS has deleted its
+	// catalog: each deletion may take a minute.
+	first := make(chan func(), 1)
+	go func() { first <- p.leaving(a) }()
+	err := p.await(ctx, visibleLimit, "the farewell of a cluster is read", "5 s", func() bool { return !sees(ctx, b, a) })
+	report := p.leaving(b)
+	(<-first)()
+	report()
+	if err != nil {
+		return err
 	}
 	return p.probeLeft(ctx)
 }

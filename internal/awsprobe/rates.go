@@ -13,7 +13,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
-// ratedOperations are the operations whose rates are assumed. Those of the data plane are documented.
+// ratedOperations are the operations whose rates are assumed. Those of the data plane are
+// documented.
 var ratedOperations = []string{"ListNamespaces", "ListServices", "ListInstances", "GetService", "GetOperation", "RegisterInstance"}
 
 // rateTime is how long each operation is asked at twice its assumed rate.
@@ -80,8 +81,8 @@ func probeRates(ctx context.Context, p *prober) error {
 	return ctx.Err()
 }
 
-// flood makes requests evenly within rateTime, and returns how many were accepted and a code of the throttled ones.
-// A request that is refused for another reason counts as accepted.
+// flood makes requests evenly within rateTime, and returns how many were accepted and a code of the
+// throttled ones. A request that is refused for another reason counts as accepted.
 func flood(ctx context.Context, total int, ask func() error) (accepted int, code string) {
 	var mu sync.Mutex
 	var all sync.WaitGroup

@@ -17,7 +17,8 @@ import (
 type Row struct {
 	Probe                   int
 	Question, Expected, Got string
-	// Latency is p50/max of the operation that was asked, RequestID that of its last request. Both can be empty.
+	// Latency is p50/max of the operation that was asked, RequestID that of its last request. Both
+	// can be empty.
 	Latency, RequestID string
 }
 
@@ -62,7 +63,8 @@ func (r *Report) Rows() []Row {
 	return rows
 }
 
-// Behaviors returns the content of behaviors.json: the switches that were seen. What was not seen is left out.
+// Behaviors returns the content of behaviors.json: the switches that were seen. What was not seen
+// is left out.
 func (r *Report) Behaviors() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -111,6 +113,6 @@ func roundDelay(d time.Duration) cloudmaplocal.Duration {
 	return cloudmaplocal.Duration(d.Round(10 * time.Millisecond))
 }
 
-// shortestDelay is the shortest delay that differs from the duration of the requests: a request to AWS in the same
-// Region takes some 20 ms, and the measurement two of them and a pause.
+// shortestDelay is the shortest delay that differs from the duration of the requests: a request to
+// AWS in the same Region takes some 20 ms, and the measurement two of them and a pause.
 const shortestDelay = 100 * time.Millisecond

@@ -22,8 +22,8 @@ func isProbe(name string) bool {
 	return strings.HasPrefix(name, namePrefix) || strings.HasPrefix(name, format.ControlNamespace(namePrefix))
 }
 
-// leftovers returns the account's own namespaces that probes have made. It uses no filter, which AWS may refuse, and sees
-// namespaces of the same name, which package api does not.
+// leftovers returns the account's own namespaces that probes have made. It uses no filter, which
+// AWS may refuse, and sees namespaces of the same name, which package api does not.
 func (c *connection) leftovers(ctx context.Context) ([]types.NamespaceSummary, error) {
 	var found []types.NamespaceSummary
 	in := &servicediscovery.ListNamespacesInput{}
@@ -52,7 +52,8 @@ func describe(namespaces []types.NamespaceSummary) string {
 	return strings.Join(names, ", ")
 }
 
-// sweep removes all resources of probes, and returns those that it could not remove before ctx ends.
+// sweep removes all resources of probes, and returns those that it could not remove before ctx
+// ends.
 func (p *prober) sweep(ctx context.Context) (left []string) {
 	found, err := p.leftovers(ctx)
 	if err != nil {
@@ -102,7 +103,8 @@ func (p *prober) removeNamespace(ctx context.Context, ns types.NamespaceSummary)
 	return p.deleteNamespace(ctx, aws.ToString(ns.Id))
 }
 
-// removeServices removes the services of a namespace with their instances; in a share only those of this account's probes.
+// removeServices removes the services of a namespace with their instances; in a share only those of
+// this account's probes.
 func (p *prober) removeServices(ctx context.Context, namespace string, shared bool) error {
 	var services []types.ServiceSummary
 	in := &servicediscovery.ListServicesInput{
@@ -133,7 +135,8 @@ func (p *prober) removeServices(ctx context.Context, namespace string, shared bo
 	})
 }
 
-// removeService removes a service with its instances. Reads may miss instances that are new, so it tries again.
+// removeService removes a service with its instances. Reads may miss instances that are new, so it
+// tries again.
 func (p *prober) removeService(ctx context.Context, id string) error {
 	_, err := within(ctx, sweepTime, "the service can be deleted", func() (bool, error) {
 		instances, err := p.api.ListInstances(ctx, api.Service{ID: id, Name: id})
@@ -166,7 +169,8 @@ func ignore(err error, expected func(error) bool) error {
 	return err
 }
 
-// concurrency is the number of registrations at once: at 20 to 50 ms a request they use the 50 requests a second.
+// concurrency is the number of registrations at once: at 20 to 50 ms a request they use the 50
+// requests a second.
 const concurrency = 8
 
 // inParallel calls f for each item, and returns the first error.
@@ -202,7 +206,8 @@ func (p *prober) deregister(ctx context.Context, service string, instances []api
 	})
 }
 
-// deleteNamespace deletes a namespace and waits until it is gone. Package api does not return the operation.
+// deleteNamespace deletes a namespace and waits until it is gone. Package api does not return the
+// operation.
 func (p *prober) deleteNamespace(ctx context.Context, id string) error {
 	var operation string
 	_, err := within(ctx, sweepTime, "the namespace can be deleted", func() (bool, error) {

@@ -22,8 +22,8 @@ import (
 type Options struct {
 	// Region is that of AWS's own environment variables and files if it is empty.
 	Region string
-	// Role is a role with the policies of a cluster, which probe 9 needs. RoleClusterSet and RoleCluster are the IDs in
-	// these policies.
+	// Role is a role with the policies of a cluster, which probe 9 needs. RoleClusterSet and
+	// RoleCluster are the IDs in these policies.
 	Role api.Role
 	// VPC is the ID of a VPC for a private namespace, which probe 10 needs.
 	VPC string
@@ -46,7 +46,8 @@ type Options struct {
 	only []int
 }
 
-// The IDs of the policies of Options.Role: those of the stack of deploy/iam/cloudformation.yaml (docs/aws-behavior.md).
+// The IDs of the policies of Options.Role: those of the stack of deploy/iam/cloudformation.yaml
+// (docs/aws-behavior.md).
 const (
 	RoleClusterSet = namePrefix
 	RoleCluster    = "probe"
@@ -55,8 +56,8 @@ const (
 const (
 	// namePrefix begins the names of all resources of probes.
 	namePrefix = "mcs-probe"
-	// timeLimit bounds a run. The last part of it is for the removal of the resources: Terraform retries the deletion of a
-	// namespace for two minutes.
+	// timeLimit bounds a run. The last part of it is for the removal of the resources: Terraform
+	// retries the deletion of a namespace for two minutes.
 	timeLimit = 10 * time.Minute
 	sweepTime = 3 * time.Minute
 )
@@ -76,7 +77,8 @@ type probe struct {
 	number int
 	name   string
 	run    func(context.Context, *prober) error
-	// alone is set for a probe that runs before the next one begins. The others run beside one another.
+	// alone is set for a probe that runs before the next one begins. The others run beside one
+	// another.
 	alone bool
 	// requests, instances and zones are the most that it makes.
 	requests, instances, zones int
@@ -157,7 +159,8 @@ func (p *prober) settle(ctx context.Context) {
 	pause(ctx, lag+lag/2+shortestDelay)
 }
 
-// Run makes the probes and removes what they have made. It returns the answers so far also with an error.
+// Run makes the probes and removes what they have made. It returns the answers so far also with an
+// error.
 func Run(ctx context.Context, opts Options) (*Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeLimit)
 	defer cancel()
@@ -246,8 +249,9 @@ func (o Options) choose() (chosen []probe, skipped map[int]string) {
 	return chosen, skipped
 }
 
-// runAll runs the probes: first those that run alone, in their order, then the others beside one another, because most of
-// their time is waiting. A probe that fails is a row, and the others go on.
+// runAll runs the probes: first those that run alone, in their order, then the others beside one
+// another, because most of their time is waiting. A probe that fails is a row, and the others go
+// on.
 func (p *prober) runAll(ctx context.Context, chosen []probe) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeLimit-sweepTime, errTimeLimit)
 	defer cancel()
@@ -267,8 +271,8 @@ func (p *prober) runAll(ctx context.Context, chosen []probe) error {
 	return context.Cause(ctx)
 }
 
-// removeOwn removes the services of a probe while others run, so that there is less to wait for in the end. The sweep
-// removes what stays.
+// removeOwn removes the services of a probe while others run, so that there is less to wait for in
+// the end. The sweep removes what stays.
 func (p *prober) removeOwn(ctx context.Context) {
 	_ = inParallel(p.services, func(s api.Service) error { return p.removeService(ctx, s.ID) })
 }
@@ -299,13 +303,15 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// Pauses between two requests of poll: a tenth of the time so far, so that what is measured is right to a tenth.
+// Pauses between two requests of poll: a tenth of the time so far, so that what is measured is
+// right to a tenth.
 const (
 	shortestPause = 20 * time.Millisecond
 	longestPause  = time.Second
 )
 
-// poll calls done until it returns true or an error, or limit is over, and returns the time that took.
+// poll calls done until it returns true or an error, or limit is over, and returns the time that
+// took.
 func poll(ctx context.Context, limit time.Duration, done func() (bool, error)) (took time.Duration, ok bool, err error) {
 	return pollEvery(ctx, limit, done, func(took time.Duration) time.Duration { return min(max(took/10, shortestPause), longestPause) })
 }
@@ -349,7 +355,8 @@ func unthrottled(ctx context.Context, request func() error) error {
 	return err
 }
 
-// throttledLimit is the time in which the lowest rate, 0.5 requests a second, lets thirty requests through.
+// throttledLimit is the time in which the lowest rate, 0.5 requests a second, lets thirty requests
+// through.
 const throttledLimit = time.Minute
 
 // seconds returns a duration for people.

@@ -23,7 +23,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
-// The account of the tests, the one that shares a namespace with it, and the role with the shipped policies.
+// The account of the tests, the one that shares a namespace with it, and the role with the shipped
+// policies.
 const (
 	ownKey, ownSecret = "AKIDOWN", "secret"
 	sharer, sharerKey = "222222222222", "AKIDSHARER"
@@ -40,7 +41,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// world is a cloudmap-local in virtual time, and the options to probe it with all probes but the one of rates.
+// world is a cloudmap-local in virtual time, and the options to probe it with all probes but the
+// one of rates.
 type world struct {
 	server *cloudmaplocal.Server
 	opts   Options
@@ -143,8 +145,9 @@ func (w *world) probeIt(t *testing.T) (*Report, cloudmaplocal.Behaviors) {
 	return report, found
 }
 
-// closely compares durations and sizes as they are measured: within a tenth, and a few requests.
-// Of 60 instances the first shows in the first quarter of a spread, and the last in the last one, but for one time in 10^7.
+// closely compares durations and sizes as they are measured: within a tenth, and a few requests. Of
+// 60 instances the first shows in the first quarter of a spread, and the last in the last one, but
+// for one time in 10^7.
 func closely(set cloudmaplocal.Behaviors) cmp.Options {
 	return cmp.Options{
 		cmp.Comparer(func(a, b cloudmaplocal.Duration) bool {

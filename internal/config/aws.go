@@ -15,7 +15,8 @@ import (
 // AWS selects the AWS API and the identity for it. Empty fields are taken from the environment variables and files of the AWS SDK.
 type AWS struct {
 	Region, Endpoint string
-	// DataEndpoint is the endpoint of DiscoverInstances if it is another one, as with VPC endpoints.
+	// DataEndpoint is the endpoint of DiscoverInstances if it is another one, as with VPC
+	// endpoints.
 	DataEndpoint string
 	// Insecure allows an endpoint with http://, also in additional registries.
 	Insecure bool

@@ -15,8 +15,8 @@ import (
 // PortName is the name of the endpoint's port in the pod.
 const PortName = "status"
 
-// Leftover is a resource of the registry that stayed when the cluster left, and the command that deletes it. IsProtected: the cluster
-// has no right to.
+// Leftover is a resource of the registry that stayed when the cluster left, and the command that
+// deletes it. IsProtected: the cluster has no right to.
 type Leftover struct {
 	Resource    string `json:"resource"`
 	Command     string `json:"command"`

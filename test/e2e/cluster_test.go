@@ -33,8 +33,8 @@ import (
 )
 
 const (
-	// soon is the time limit for anything that the controller does: twice the 20 s of the conformance
-	// suite of mcs-api, because four scenarios share two cores.
+	// soon is the time limit for anything that the controller does: twice the 20 s of the
+	// conformance suite of mcs-api, because four scenarios share two cores.
 	soon = 40 * time.Second
 	// started is the time that Kubernetes may take to start or stop pods.
 	started = 90 * time.Second

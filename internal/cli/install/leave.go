@@ -47,11 +47,13 @@ func leaveCommand(s *session.Session) *cobra.Command {
 	return cmd
 }
 
-// leaveWait covers the attempt of the controller, which waits up to 10 minutes for AWS Cloud Map to delete what the cluster
-// created, and the time in which a record of a previous process must not change.
+// leaveWait covers the attempt of the controller, which waits up to 10 minutes for AWS Cloud Map to
+// delete what the cluster created, and the time in which a record of a previous process must not
+// change.
 const leaveWait = 15 * time.Minute
 
-// printLeftovers prints the resources that stay in the registry, with the commands that delete them.
+// printLeftovers prints the resources that stay in the registry, with the commands that delete
+// them.
 func printLeftovers(s *session.Session, k *session.Cluster, left []status.Leftover) {
 	for _, l := range left {
 		by := ""
@@ -71,7 +73,8 @@ func incompleteIf(left []status.Leftover) error {
 	return nil
 }
 
-// leaveClusterSet requests that the controller leaves, waits until it has, and deletes the identity. It returns what stays in the registry.
+// leaveClusterSet requests that the controller leaves, waits until it has, and deletes the
+// identity. It returns what stays in the registry.
 func leaveClusterSet(ctx context.Context, s *session.Session, k *session.Cluster, timeout time.Duration) ([]status.Leftover, error) {
 	identities, err := readIdentities(ctx, s, k)
 	if err != nil {

@@ -70,8 +70,8 @@ func (m *Membership) depart(ctx context.Context, identity mcs.Identity, s *Sessi
 	}()
 }
 
-// noteLeftovers keeps the resources that stay after the cluster has left under identity, by the result of an
-// attempt. It returns the error of one that has to be repeated.
+// noteLeftovers keeps the resources that stay after the cluster has left under identity, by the
+// result of an attempt. It returns the error of one that has to be repeated.
 func (m *Membership) noteLeftovers(identity mcs.Identity, err error) error {
 	var left *registry.LeftoversError
 	if !errors.As(err, &left) {
@@ -103,7 +103,8 @@ func (m *Membership) Leftovers() []registry.Leftover {
 	return all
 }
 
-// forgetLeftovers forgets what stayed when the cluster left under identity: it is used again, or deleted again.
+// forgetLeftovers forgets what stayed when the cluster left under identity: it is used again, or
+// deleted again.
 func (m *Membership) forgetLeftovers(identity mcs.Identity) {
 	m.leftMu.Lock()
 	defer m.leftMu.Unlock()

@@ -1064,8 +1064,8 @@ func (r leftoversRegistry) Run(ctx context.Context, notify func(mcs.Key)) error 
 	return err
 }
 
-// TestMembership_Leftovers: a cluster whose resources cannot be deleted has left, and says what stays
-// until it joins again.
+// TestMembership_Leftovers: a cluster whose resources cannot be deleted has left, and says what
+// stays until it joins again.
 func TestMembership_Leftovers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCluster(t)

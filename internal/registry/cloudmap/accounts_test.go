@@ -151,8 +151,8 @@ func underSharedPolicy(t *testing.T, options cloudmaplocal.Options) cloudmaploca
 	return options
 }
 
-// TestSharedPolicySuffices: two clusters of a consumer join, export, import and leave under shared.json, in a share that allows no
-// tags, without a denied request.
+// TestSharedPolicySuffices: two clusters of a consumer join, export, import and leave under
+// shared.json, in a share that allows no tags, without a denied request.
 func TestSharedPolicySuffices(t *testing.T) {
 	c := sharedCloud(t, underSharedPolicy(t, twoAccounts()), "set1")
 	one := c.registryOf(t, c.clientFor(t, api.Config{NamespaceOwner: ownerAccount}), fast(testIdentity("cls1")))

@@ -52,8 +52,9 @@ func TestConformanceWhenReadsAreLate(t *testing.T) {
 	})
 }
 
-// TestConformancePessimistic has the shipped policies and the worst behaviors that are plausible of AWS, with a tenth of
-// their delays, as the intervals of the test are a tenth of those of users. TestPessimistic has the hosts of AWS.
+// TestConformancePessimistic has the shipped policies and the worst behaviors that are plausible of
+// AWS, with a tenth of their delays, as the intervals of the test are a tenth of those of users.
+// TestPessimistic has the hosts of AWS.
 func TestConformancePessimistic(t *testing.T) {
 	if testing.Short() {
 		t.Skip("CI runs TestPessimistic: NIGHTLY=1 runs this one too")

@@ -586,7 +586,8 @@ func (c *cloud) requests(operations ...string) int {
 	return total
 }
 
-// withoutProtected returns the error of Run, nil if the cluster has left and only resources stay that it may not delete.
+// withoutProtected returns the error of Run, nil if the cluster has left and only resources stay
+// that it may not delete.
 func withoutProtected(err error) error {
 	var left *registry.LeftoversError
 	if errors.As(err, &left) && !slices.ContainsFunc(left.Left, func(l registry.Leftover) bool { return !l.IsProtected }) {

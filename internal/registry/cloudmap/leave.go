@@ -37,8 +37,8 @@ func (r *leaver) leaveTimeout() time.Duration {
 // errNotRemoved is a removal that AWS Cloud Map accepted and does not show.
 var errNotRemoved = errors.New("AWS Cloud Map still shows pages that were removed")
 
-// leave removes everything of this cluster, and retries until ctx ends. The error is a LeftoversError if
-// everything else is removed.
+// leave removes everything of this cluster, and retries until ctx ends. The error is a
+// LeftoversError if everything else is removed.
 func (r *leaver) leave(ctx context.Context) error {
 	mine := r.state.Claim() != state.Observing
 	if !mine {

@@ -195,8 +195,8 @@ func TestLeave_WaitsForAWS(t *testing.T) {
 	}
 }
 
-// TestLeave_SaysWhatStays lets the last cluster leave while a user has a service in its namespaces, or
-// while it may not delete anything: the rest is removed, and the error has the commands.
+// TestLeave_SaysWhatStays lets the last cluster leave while a user has a service in its namespaces,
+// or while it may not delete anything: the rest is removed, and the error has the commands.
 func TestLeave_SaysWhatStays(t *testing.T) {
 	for name, tt := range map[string]struct {
 		denied string // the operation

@@ -15,8 +15,8 @@ var pessimisticFails = map[string]string{
 	"httpNameSuffix": "clusters that come back may not read: ReadRecords names the HttpName mcs.<clusterset> (issue 33, finding 5)",
 }
 
-// TestPessimistic has two clusters with the shipped policies join, export, import, restart and leave, twice, under the
-// worst of each behavior of AWS, one at a time and all at once.
+// TestPessimistic has two clusters with the shipped policies join, export, import, restart and
+// leave, twice, under the worst of each behavior of AWS, one at a time and all at once.
 func TestPessimistic(t *testing.T) {
 	all := map[string]json.RawMessage{}
 	raw, err := json.Marshal(cloudmaplocal.Pessimistic())

@@ -853,8 +853,8 @@ func (tr *trial) checkSilence() {
 		"RegisterInstance members": clusters * int(span/settings.HeartbeatInterval+1),
 		// The instance view lists the namespaces once within five minutes of its start, and again after a failure.
 		"ListNamespaces": clusters,
-		// A controller that started within the last minutes lists the services, and reads the tags of
-		// each catalog once. TestSealIsShown has the numbers of the hours after that.
+		// A controller that started within the last minutes lists the services, and reads the tags
+		// of each catalog once. TestSealIsShown has the numbers of the hours after that.
 		"ListServices":        clusters,
 		"ListTagsForResource": clusters * len(tr.clusters),
 	}

@@ -77,8 +77,9 @@ type times struct {
 	// start. That takes a list of namespaces, which AWS allows once in two seconds for all of an account, and a list of services for
 	// each namespace: 100 controllers that start at once make 0.42 lists a second of the 0.5.
 	instanceList time.Duration
-	// leave bounds the removal of everything: 2 min for the requests, and api.InUsePatience each for the services and the
-	// namespaces of the instance view, for members, and for the control namespace. The catalog is empty before these.
+	// leave bounds the removal of everything: 2 min for the requests, and api.InUsePatience each
+	// for the services and the namespaces of the instance view, for members, and for the control
+	// namespace. The catalog is empty before these.
 	leave time.Duration
 	// missing is the pause of a registry that is only read until it searches for a missing namespace again. Each search lists the namespaces,
 	// which AWS allows once in two seconds.

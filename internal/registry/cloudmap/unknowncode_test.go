@@ -45,7 +45,8 @@ func TestUnknownCode_NoFasterThanThrottling(t *testing.T) {
 					}
 					p.kill()
 				}
-				// The pauses are random: a half more is far below the twelvefold rate of other failed reads.
+				// The pauses are random: a half more is far below the twelvefold rate of other
+				// failed reads.
 				if failed[unknown] > failed[throttled]*3/2 {
 					t.Errorf("failed requests: %v, want no more with the unknown code", failed)
 				}

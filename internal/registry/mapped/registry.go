@@ -65,14 +65,15 @@ type Registry struct {
 	client *api.Client
 	log    logr.Logger
 
-	// Only the goroutine that reads Cloud Map uses these. namespaces are those of the account by name and by ID, countPace is the time of the next list of services, and
-	// countTurn the number of lists. lastTurn is the time of the last read in turn.
+	// Only the goroutine that reads Cloud Map uses these. namespaces are those of the account by
+	// name and by ID, countPace is the time of the next list of services, and countTurn the number
+	// of lists. lastTurn is the time of the last read in turn.
 	namespaces   map[string]api.Namespace
 	namespacesAt time.Time
 	countPace    pace
 	countTurn    int
-	// listsWithoutCounts is the number of lists in a row in which AWS gave no number of instances. revisionPace is the time of the
-	// next read of revisions, which replaces the lists then.
+	// listsWithoutCounts is the number of lists in a row in which AWS gave no number of instances.
+	// revisionPace is the time of the next read of revisions, which replaces the lists then.
 	listsWithoutCounts int
 	revisionPace       pace
 	lastTurn           time.Time
@@ -181,7 +182,8 @@ func (r *Registry) Members(context.Context) ([]registry.Member, error) {
 	return []registry.Member{m}, nil
 }
 
-// ambiguousNames returns a line for each mapped name that several namespaces have. The caller holds r.mu.
+// ambiguousNames returns a line for each mapped name that several namespaces have. The caller holds
+// r.mu.
 func (r *Registry) ambiguousNames() (lines []string) {
 	names := map[string]bool{}
 	for _, s := range r.services {
@@ -452,8 +454,8 @@ func (r *Registry) countInstances(ctx context.Context, a *answers, names []strin
 	}
 }
 
-// readRevisions marks the services whose instances have changed since their last read, in place of counts if AWS gives none. A
-// revision does not change with health.
+// readRevisions marks the services whose instances have changed since their last read, in place of
+// counts if AWS gives none. A revision does not change with health.
 func (r *Registry) readRevisions(ctx context.Context, a *answers, services []*service) {
 	now := time.Now()
 	if r.listsWithoutCounts < maxListsWithoutCounts || now.Before(r.revisionPace.at) {

@@ -497,7 +497,8 @@ func TestRegistry_ReadsChangedCountAtOnce(t *testing.T) {
 	other.shows("http80 10.0.0.1 10.0.0.2")
 }
 
-// TestRegistry_ReadsChangedRevisionAtOnce: without numbers of instances in lists, revisions show changes, and the lists end.
+// TestRegistry_ReadsChangedRevisionAtOnce: without numbers of instances in lists, revisions show
+// changes, and the lists end.
 func TestRegistry_ReadsChangedRevisionAtOnce(t *testing.T) {
 	c := startCloud(t)
 	c.create("apps", "orders")
@@ -520,7 +521,8 @@ func TestRegistry_ReadsChangedRevisionAtOnce(t *testing.T) {
 	}
 }
 
-// TestRegistry_CountIsUnknown: a service without a number of instances in the list, and without the right to read revisions, is read in turn, which is reported once.
+// TestRegistry_CountIsUnknown: a service without a number of instances in the list, and without the
+// right to read revisions, is read in turn, which is reported once.
 func TestRegistry_CountIsUnknown(t *testing.T) {
 	c := startCloud(t)
 	c.create("apps", "orders")

@@ -11,7 +11,8 @@ import (
 //	reads    60 s / readPace = 40 DiscoverInstances a minute: each service in turn, but none more often than poll
 //	counts   60 s / poll     = 12 ListServices a minute: each namespace in turn
 //
-// If ListServices has no numbers of instances, one DiscoverInstancesRevision for each service replaces the counts: AWS allows an account 3,000 a second, and 200 services take 40.
+// If ListServices has no numbers of instances, one DiscoverInstancesRevision for each service
+// replaces the counts: AWS allows an account 3,000 a second, and 200 services take 40.
 //
 // One ListServices returns the number of instances of 100 services, so a service that scales, and a task that starts or ends, is read at once. Everything else is found when the
 // service is read in turn: health, which changes neither counts nor revisions, and a task that is replaced between two lists, which leaves the count as it was.
@@ -83,8 +84,9 @@ func (t intervals) dueReads(now, lastTurn time.Time, services []*service) (due [
 const (
 	// recheckLists is the number of lists of services for which a service is read again after its count has changed: DiscoverInstances may show the change later.
 	recheckLists = 3
-	// maxListsWithoutCounts is the number of lists without a number of instances after which revisions are read instead. AWS documents
-	// the number, and the only answer that was seen has none.
+	// maxListsWithoutCounts is the number of lists without a number of instances after which
+	// revisions are read instead. AWS documents the number, and the only answer that was seen has
+	// none.
 	maxListsWithoutCounts = 3
 	// maxBackoff bounds the time between two lists of services that are throttled or denied.
 	maxBackoff = 64

@@ -119,7 +119,8 @@ type clock struct {
 	counted, pending time.Duration
 }
 
-// observe records whether requests since the last call were answered, or failed without an answer. An error is an answer, except throttling and an error code that is not known.
+// observe records whether requests since the last call were answered, or failed without an answer.
+// An error is an answer, except throttling and an error code that is not known.
 func (c *clock) observe(now time.Time, answered, failed bool) {
 	if !c.last.IsZero() {
 		c.pending += now.Sub(c.last)

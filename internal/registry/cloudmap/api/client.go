@@ -42,8 +42,8 @@ type Config struct {
 	Name string
 	// Region and Endpoint come from AWS's own environment variables and files if they are empty.
 	Region, Endpoint string
-	// DataEndpoint is the endpoint of DiscoverInstances and DiscoverInstancesRevision if it is another one than Endpoint, as with VPC
-	// endpoints; "" is AWS's own, or Endpoint.
+	// DataEndpoint is the endpoint of DiscoverInstances and DiscoverInstancesRevision if it is
+	// another one than Endpoint, as with VPC endpoints; "" is AWS's own, or Endpoint.
 	DataEndpoint string
 	// Role is the role to assume for all requests, if it has an ARN.
 	Role Role

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// InUsePatience is the time for which a resource that is in use may be so because AWS Cloud Map has
-	// not processed the removal of its users. Terraform's provider waits as long (http_namespace.go);
-	// its users saw 43 s (its pull request 25162).
+	// InUsePatience is the time for which a resource that is in use may be so because AWS Cloud Map
+	// has not processed the removal of its users. Terraform's provider waits as long
+	// (http_namespace.go); its users saw 43 s (its pull request 25162).
 	InUsePatience = 2 * time.Minute
 	// listedPatience is the time after which the list of a service that is in use shows no instance
 	// that was removed before (Intervals.Confirm): those that it shows are of others.
@@ -67,8 +67,8 @@ func (d *Deletions) isFailingFor(arn string, during time.Duration) bool {
 	return isFailing && time.Since(since) >= during
 }
 
-// Namespace is Service for a namespace. One with other services than those that d has deleted is in use
-// for good.
+// Namespace is Service for a namespace. One with other services than those that d has deleted is in
+// use for good.
 func (d *Deletions) Namespace(ctx context.Context, n Namespace) (gone bool, err error) {
 	return d.delete(ctx, resource{kind: "namespace", id: n.ID, arn: n.ARN, text: "namespace " + n.Name}, func() error {
 		err := d.client.DeleteNamespace(ctx, n)
@@ -123,9 +123,9 @@ func (d *Deletions) delete(ctx context.Context, r resource, remove func() error)
 	return removed == nil, d.conclude(r, removed)
 }
 
-// isManaged reports whether a controller of this clusterset created a resource. In a shared namespace, where AWS
-// supports no tags, AWS lets an account delete its own services only, and callers name services of the
-// control namespace that only controllers create.
+// isManaged reports whether a controller of this clusterset created a resource. In a shared
+// namespace, where AWS supports no tags, AWS lets an account delete its own services only, and
+// callers name services of the control namespace that only controllers create.
 func (d *Deletions) isManaged(ctx context.Context, r resource) (bool, error) {
 	if d.client.UsesSharedNamespace() {
 		return r.kind == "service", nil
@@ -162,7 +162,8 @@ func (d *Deletions) conclude(r resource, err error) error {
 	return nil
 }
 
-// retryInUse repeats a deletion for some seconds while the resource is in use: AWS Cloud Map may process the removal of its users.
+// retryInUse repeats a deletion for some seconds while the resource is in use: AWS Cloud Map may
+// process the removal of its users.
 func retryInUse(ctx context.Context, remove func() error) error {
 	for pause := 100 * time.Millisecond; ; pause *= 2 {
 		err := remove()

@@ -20,9 +20,9 @@ var awsDomains = []string{
 	"c2s.ic.gov", "sc2s.sgov.gov", "cloud.adc-e.uk", "csp.hci.ic.gov", "api.aws.ic.gov", "api.aws.scloud", "api.cloud-aws.adc-e.uk", "api.aws.hci.ic.gov",
 }
 
-// dataPlane returns the endpoint of the data plane, and whether the SDK puts "data-" before its host
-// name. control is the endpoint of all other requests, data the configured one; "" is AWS's own.
-// Under other names than AWS's, such as that of cloudmap-local, one host answers all requests.
+// dataPlane returns the endpoint of the data plane, and whether the SDK puts "data-" before its
+// host name. control is the endpoint of all other requests, data the configured one; "" is AWS's
+// own. Under other names than AWS's, such as that of cloudmap-local, one host answers all requests.
 func dataPlane(control, data string) (endpoint string, prefixed bool, err error) {
 	controlHost, dataHost := hostOf(control), hostOf(data)
 	switch {
@@ -59,8 +59,8 @@ func isVPCEndpoint(host string) bool { return isAWS(host) && strings.Contains(ho
 // isDataHost reports whether a host of AWS is that of the data plane.
 func isDataHost(host string) bool { return strings.Contains("."+host, ".data-servicediscovery") }
 
-// checkEndpoint returns an error for an endpoint without encryption that is not allowed. The endpoint may come from AWS's own environment
-// variables and files; "" is AWS's own.
+// checkEndpoint returns an error for an endpoint without encryption that is not allowed. The
+// endpoint may come from AWS's own environment variables and files; "" is AWS's own.
 func (cfg Config) checkEndpoint(endpoint string) error {
 	if endpoint == "" || cfg.Insecure {
 		return nil

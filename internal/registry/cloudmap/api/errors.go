@@ -26,7 +26,8 @@ const (
 	ResultUnknown = "unknown"
 )
 
-// results maps AWS's error codes. The first three groups are not in Cloud Map's model: all AWS services share them (Cloud Map API reference, "Common Error Types").
+// results maps AWS's error codes. The first three groups are not in Cloud Map's model: all AWS
+// services share them (Cloud Map API reference, "Common Error Types").
 var results = map[string]string{
 	"Throttling":               ResultThrottled,
 	"ThrottlingException":      ResultThrottled,
@@ -53,8 +54,8 @@ var results = map[string]string{
 	"InvalidIdentityToken":        ResultDenied,
 	"IDPRejectedClaim":            ResultDenied,
 
-	// Failures that are not about the content of the request. The SDK has UnknownError for an answer
-	// without a code.
+	// Failures that are not about the content of the request. The SDK has UnknownError for an
+	// answer without a code.
 	"IncompleteSignature":            ResultError,
 	"InternalFailure":                ResultError,
 	"InternalServerError":            ResultError,
@@ -86,7 +87,8 @@ var results = map[string]string{
 	"ResourceLimitExceeded": ResultInvalid,
 	"TooManyTagsException":  ResultInvalid,
 
-	// Codes of operations, as the type Operation of the API lists them. That a hosted zone is missing does not mean that the namespace is.
+	// Codes of operations, as the type Operation of the API lists them. That a hosted zone is
+	// missing does not mean that the namespace is.
 	"ACCESS_DENIED":             ResultDenied,
 	"EXPIRED_TOKEN":             ResultDenied,
 	"THROTTLED_REQUEST":         ResultThrottled,
@@ -208,8 +210,8 @@ func ResultOf(err error) string {
 // IsThrottled reports whether AWS throttled a request.
 func IsThrottled(err error) bool { return ResultOf(err) == ResultThrottled }
 
-// MustSlowDown reports whether requests must become fewer after err: AWS throttles them, or says something
-// that this version does not know, which may mean the same.
+// MustSlowDown reports whether requests must become fewer after err: AWS throttles them, or says
+// something that this version does not know, which may mean the same.
 func MustSlowDown(err error) bool { return mustSlowDown(ResultOf(err)) }
 
 func mustSlowDown(result string) bool { return result == ResultThrottled || result == ResultUnknown }

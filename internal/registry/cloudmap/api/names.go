@@ -12,10 +12,10 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// ByName returns the namespaces by name. AWS allows several with a name, such as one for DNS and an HTTP
-// one, and appends a suffix to the HttpName of the later one (aws-cdk issue 25616). The first without a
-// suffix counts, and of several the one with the first ID, whatever the order of all. ambiguous has a
-// line for each name with several.
+// ByName returns the namespaces by name. AWS allows several with a name, such as one for DNS and an
+// HTTP one, and appends a suffix to the HttpName of the later one (aws-cdk issue 25616). The first
+// without a suffix counts, and of several the one with the first ID, whatever the order of all.
+// ambiguous has a line for each name with several.
 func ByName(all []Namespace) (found map[string]Namespace, ambiguous map[string]string) {
 	found, ids := map[string]Namespace{}, map[string][]string{}
 	for _, n := range slices.SortedFunc(slices.Values(all), compareNamespaces) {

@@ -74,8 +74,9 @@ const (
 	minDecreaseInterval = 500 * time.Millisecond
 )
 
-// rateLimiter is the adaptive token bucket of one operation. Throttling halves its rate, as does an unknown error code, and successes raise it linearly. Waiting requests
-// get tokens by priority, and in order of arrival within a priority.
+// rateLimiter is the adaptive token bucket of one operation. Throttling halves its rate, as does an
+// unknown error code, and successes raise it linearly. Waiting requests get tokens by priority, and
+// in order of arrival within a priority.
 type rateLimiter struct {
 	full     Rate
 	report   func(perSecond float64)

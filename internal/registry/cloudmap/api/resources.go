@@ -131,8 +131,8 @@ func (c ServiceConfig) dnsConfig() *types.DnsConfig {
 	return config
 }
 
-// ListNamespaces returns the namespaces of the account by name, or those that the namespace owner shares with it. Of several with
-// a name it returns the preferred one (ByName), and logs that once.
+// ListNamespaces returns the namespaces of the account by name, or those that the namespace owner
+// shares with it. Of several with a name it returns the preferred one (ByName), and logs that once.
 func (c *Client) ListNamespaces(ctx context.Context) (map[string]Namespace, error) {
 	all, err := c.ListAllNamespaces(ctx)
 	if err != nil {
@@ -409,8 +409,8 @@ func (c *Client) DeleteService(ctx context.Context, s Service) error {
 	return nil
 }
 
-// DeleteNamespace deletes a namespace and waits until it is gone, for one with DNS until AWS has deleted
-// its hosted zone. The error is IsInUse if it has services.
+// DeleteNamespace deletes a namespace and waits until it is gone, for one with DNS until AWS has
+// deleted its hosted zone. The error is IsInUse if it has services.
 func (c *Client) DeleteNamespace(ctx context.Context, n Namespace) error {
 	out, err := call(ctx, c, "DeleteNamespace", c.sdk.DeleteNamespace, &servicediscovery.DeleteNamespaceInput{Id: aws.String(n.ID)})
 	if err == nil {

@@ -304,7 +304,8 @@ func TestClient_ReadsTags(t *testing.T) {
 	})
 }
 
-// A deletion waits until AWS has processed the removal of the instances, and reports resources that others use or protect.
+// A deletion waits until AWS has processed the removal of the instances, and reports resources that
+// others use or protect.
 func TestDeletions(t *testing.T) {
 	inUse, denied, broken := cloudmaplocal.FaultRule{Code: "ResourceInUse"}, cloudmaplocal.FaultRule{Code: "AccessDeniedException"}, cloudmaplocal.FaultRule{Code: "InternalFailure"}
 	invalid := cloudmaplocal.FaultRule{Code: "InvalidInput"}

@@ -16,7 +16,8 @@ type HealthInstance struct {
 	Unhealthy bool
 }
 
-// DiscoverHealth returns all instances of a service with their health, and the revision that they are of. AWS allows MaxDiscovered instances in a service, so that one request returns all.
+// DiscoverHealth returns all instances of a service with their health, and the revision that they
+// are of. AWS allows MaxDiscovered instances in a service, so that one request returns all.
 func (c *Client) DiscoverHealth(ctx context.Context, namespace, service string) (found []HealthInstance, revision int64, err error) {
 	out, err := call(ctx, c, "DiscoverInstances", c.data.DiscoverInstances, &servicediscovery.DiscoverInstancesInput{
 		NamespaceName: aws.String(namespace),

@@ -26,8 +26,8 @@ func (r *refuser) Do(*http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// TestUnknownCode: the first answer with a code that is in no table is logged, and its request ID is
-// in the text of each error with this code. Known codes have no request ID in their text.
+// TestUnknownCode: the first answer with a code that is in no table is logged, and its request ID
+// is in the text of each error with this code. Known codes have no request ID in their text.
 func TestUnknownCode(t *testing.T) {
 	var lines []string
 	server := &refuser{code: "QuantumFlux"}

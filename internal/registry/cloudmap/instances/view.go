@@ -700,7 +700,8 @@ func (v *View) removeAll(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Left returns the services and namespaces of the view that could not be deleted. A nil view has none.
+// Left returns the services and namespaces of the view that could not be deleted. A nil view has
+// none.
 func (v *View) Left() []registry.Leftover {
 	if v == nil {
 		return nil
