@@ -599,9 +599,9 @@ var Attacks = []Attack{
 	},
 	{
 		Name: "Terminal escapes", Actor: EtcdMember, Findings: []string{"F18"},
-		Does:      "It writes control characters into the version of its controller, and they are in conditions, events, annotations, errors and the Corefile too",
+		Does:      "It writes control characters into the annotations of its exports, and they are in conditions, events, errors and the Corefile too",
 		Prevented: "`status`, `get`, `check`, `describe`, `diagnose`, `registry` or `dns` of `kubectl mcs` print them, as a table, a diff, JSON or YAML, or fail",
-		Effect:    "The printable characters appear, in YAML those that change the direction of text too; Cloud Map refuses control characters",
+		Effect:    "The printable characters appear, in YAML those that change the direction of text too; a member record with control characters is refused, and Cloud Map refuses them everywhere",
 		Test:      "TestAttack_TerminalEscapes",
 	},
 	{
