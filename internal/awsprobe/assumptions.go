@@ -190,5 +190,5 @@ func ProbeTable() string {
 // CostSummary returns what a run without options costs, for the documentation.
 func CostSummary() string {
 	chosen, _ := Options{}.choose()
-	return cost(chosen)
+	return costOf(chosen)
 }

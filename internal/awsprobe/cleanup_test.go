@@ -147,7 +147,7 @@ func TestReport(t *testing.T) {
 
 func TestCost(t *testing.T) {
 	chosen, skipped := Options{VPC: "vpc-1"}.choose()
-	if got := cost(chosen); !strings.Contains(got, "hosted zone") || !strings.Contains(got, "$0.0") {
+	if got := costOf(chosen); !strings.Contains(got, "hosted zone") || !strings.Contains(got, "$0.0") {
 		t.Errorf("%s", got)
 	}
 	if len(chosen) != 9 || skipped[7] != "--rates" || skipped[9] != "--role" || skipped[11] != "--share" {

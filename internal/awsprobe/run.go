@@ -178,7 +178,7 @@ func Run(ctx context.Context, opts Options) (*Report, error) {
 		return report, fmt.Errorf("%w: %s", ErrLeftovers, describe(left))
 	}
 	chosen, skipped := opts.choose()
-	if opts.Confirm != nil && !opts.Confirm(cost(chosen)) {
+	if opts.Confirm != nil && !opts.Confirm(costOf(chosen)) {
 		return report, ErrNotConfirmed
 	}
 	for number, flag := range skipped {
