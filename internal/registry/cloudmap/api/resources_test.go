@@ -633,3 +633,32 @@ func TestIsErrorOfOneKind(t *testing.T) {
 		}
 	}
 }
+
+// A service with instances that stay is of another cluster with the same ID: it is no leftover, and
+// not waited for as one that AWS has still to process.
+func TestDeletions_ServiceOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, c := t.Context(), startCloud(t).client(t, ownerAccount, "")
+		in := must(c.CreateNamespace(ctx, "demo", ours, PartView))(t)
+		s := must(c.CreateService(ctx, in, "web", ours, PartView))(t)
+		must(c.RegisterInstance(ctx, s.ID, Instance{ID: "a", Attributes: map[string]string{"A": "1"}}))(t)
+		deletions := NewDeletions(c, ours)
+		if gone, err := deletions.Service(ctx, in, s); gone || !IsInUse(err) {
+			t.Errorf("at first: gone: %t, error %v, want that it is in use", gone, err)
+		}
+		time.Sleep(listedPatience)
+		if gone, err := deletions.Service(ctx, in, s); gone || err != nil {
+			t.Errorf("after %s: gone: %t, error %v", listedPatience, gone, err)
+		}
+		if left := deletions.Left(); len(left) > 0 {
+			t.Errorf("left: %+v", left)
+		}
+		if err := c.DeregisterInstance(ctx, s.ID, "a"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if gone := must(deletions.Service(ctx, in, s))(t); !gone {
+			t.Error("without instances the service stays")
+		}
+	})
+}
