@@ -452,7 +452,8 @@ func (a *actor) endCloneOfSilent() {
 	}
 }
 
-// await waits for the end of a process that leaves, which may take minutes. What has to end when another cluster is silent ends meanwhile.
+// await waits for the end of a process that leaves, which may take minutes, or until it is killed. What
+// has to end when another cluster is silent ends meanwhile.
 func (tr *trial) await(leaving *process) error {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -461,6 +462,10 @@ func (tr *trial) await(leaving *process) error {
 		case err := <-leaving.ended:
 			return err
 		case <-ticker.C:
+		}
+		if leaving.wire.cut.Load() {
+			tr.killed = append(tr.killed, leaving)
+			return errCut
 		}
 		tr.observe()
 		for _, a := range tr.clusters {

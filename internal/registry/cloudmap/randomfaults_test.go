@@ -91,6 +91,9 @@ type trial struct {
 	admin *api.Client
 	// twin uses the ID of the first cluster.
 	twin *process
+	// killed are processes that were killed while they left. They go on without requests until their
+	// timeout.
+	killed []*process
 	// shows is set if the instance view is on, and marks if the clusters set the health of the instances of stale ones. udp carries peer notifications; nil means none.
 	shows, marks bool
 	udp          *network
@@ -302,6 +305,9 @@ func (tr *trial) run(steps int) {
 		}
 	}
 	tr.endTwin()
+	for _, l := range tr.killed {
+		<-l.ended //nolint:errcheck // a killed process may end with any error
+	}
 }
 
 // fail reports an error, in the trace too.

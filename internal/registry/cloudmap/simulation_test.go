@@ -313,6 +313,19 @@ func (p *processPins) SavePins(_ context.Context, pins map[string]trust.Pin) err
 	return nil
 }
 
+// processIDs are the resource IDs that a process saves until it is killed.
+type processIDs struct {
+	*memoryIDs
+	wire *wire
+}
+
+func (p *processIDs) SaveResourceIDs(ctx context.Context, ids ResourceIDs) error {
+	if p.wire.cut.Load() {
+		return errCut
+	}
+	return p.memoryIDs.SaveResourceIDs(ctx, ids)
+}
+
 // process is one process of a cluster's controller.
 type process struct {
 	*Registry
@@ -342,7 +355,7 @@ func (w *simulation) create(key string, identity mcs.Identity, change ...func(*C
 	w.t.Helper()
 	client, line := w.client(key)
 	cfg := defaultConfig(identity)
-	cfg.ResourceIDs = w.ids.of(key)
+	cfg.ResourceIDs = &processIDs{memoryIDs: w.ids.of(key), wire: line}
 	cfg.Keyring = keyring(identity, cfg.StaleAfter, &processPins{memoryPins: w.ids.pinsOf(key), wire: line})
 	cfg.times.instanceList = time.Minute // the first list is over before any test counts requests
 	for _, c := range change {
