@@ -71,3 +71,48 @@ func TestUndone(t *testing.T) {
 		importer.kill()
 	})
 }
+
+// TestUndone_MissingService has another user delete a service with a cluster's records while AWS
+// accepts registrations in services that do not exist, and fails to carry them out.
+func TestUndone_MissingService(t *testing.T) {
+	for deleted, within := range map[string]time.Duration{
+		// Reads of the own page show after some seconds that its service is gone.
+		format.CatalogName("cls1"): 12 * time.Second,
+		// The other cluster creates the service again, so reads do not show that: a record counts as not
+		// shown after 15 s.
+		format.MembersService: 40 * time.Second,
+	} {
+		t.Run(deleted, func(t *testing.T) { inBubble(t, func(t *testing.T) { recoversFrom(t, deleted, within) }) })
+	}
+}
+
+// recoversFrom deletes a service, and waits until a change of an export arrives.
+func recoversFrom(t *testing.T, deleted string, within time.Duration) {
+	t.Helper()
+	w := newSimulation(t, 0, cloudmaplocal.Options{Behaviors: cloudmaplocal.Behaviors{MissingService: cloudmaplocal.MissingAccept}})
+	exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
+	first, second := webExport("cls1", 0, 1), webExport("cls1", 0, 2)
+	publish(t, exporter.Registry, first)
+	w.until(time.Minute, "the importer sees the export", sees(t, importer.Registry, first))
+
+	admin, line := w.clientAt("admin", nil)
+	line.unsigned = true
+	_, service := (&otherWriter{simulation: w}).service(deleted)
+	listed, err := admin.ListInstances(t.Context(), service)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, instance := range listed {
+		if err := admin.DeregisterInstance(t.Context(), service.ID, instance.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := admin.DeleteService(t.Context(), service); err != nil {
+		t.Fatal(err)
+	}
+
+	publish(t, exporter.Registry, second)
+	w.until(within, "the importer sees the change", sees(t, importer.Registry, second))
+	exporter.kill()
+	importer.kill()
+}

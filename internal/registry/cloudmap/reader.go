@@ -317,6 +317,9 @@ func (r *reader) observeUnreadable(read state.CatalogRead, err error) error {
 		r.state.Reads.ObserveUnreadableCatalog(time.Now(), read.ClusterID)
 	}
 	if isMissing {
+		if read.ClusterID == r.cfg.Identity.ClusterID {
+			r.control.doubtAfter(err) // no write says that it is gone if AWS accepts those to missing services
+		}
 		return nil
 	}
 	return fmt.Errorf("reading the catalog of cluster %s: %w", read.ClusterID, err)
