@@ -10,11 +10,6 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// pessimisticFails has the switches under which clusters fail today, with the reason.
-var pessimisticFails = map[string]string{
-	"httpNameSuffix": "clusters that come back may not read: ReadRecords names the HttpName mcs.<clusterset> (issue 33, finding 5)",
-}
-
 // TestPessimistic has two clusters with the shipped policies join, export, import, restart and
 // leave, twice, under the worst of each behavior of AWS, one at a time and all at once.
 func TestPessimistic(t *testing.T) {
@@ -29,15 +24,10 @@ func TestPessimistic(t *testing.T) {
 	cases := map[string]map[string]json.RawMessage{"all": {}}
 	for name, value := range all {
 		cases[name] = map[string]json.RawMessage{name: value}
-		if pessimisticFails[name] == "" {
-			cases["all"][name] = value
-		}
+		cases["all"][name] = value
 	}
 	for name, values := range cases {
 		t.Run(name, func(t *testing.T) {
-			if reason := pessimisticFails[name]; reason != "" {
-				t.Skip(reason)
-			}
 			raw, err := json.Marshal(values)
 			if err != nil {
 				t.Fatal(err)

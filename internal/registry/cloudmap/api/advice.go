@@ -124,7 +124,7 @@ func deniedByRole(operation, action string) string {
 	case strings.HasPrefix(action, "route53:"):
 		return advice + "; the service has DNS records, which need instance-dns.json, or compatibility-dns.json if the legacy controller created it"
 	case operation == "DiscoverInstances" || operation == "DiscoverInstancesRevision":
-		return advice + "; the policies name the namespace by its HttpName, which AWS gives a suffix if another namespace has or had the name: " +
+		return advice + "; the policies name the namespace by its HttpName, which may have a suffix of AWS: " +
 			"aws servicediscovery list-namespaces shows it"
 	case operation == "UpdateInstanceCustomHealthStatus":
 		return advice + "; --unready-instances=unhealthy and --stale-instances=unhealthy need instance-health.json"
