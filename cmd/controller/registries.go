@@ -15,6 +15,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/kubestore"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/legacy"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
@@ -55,8 +56,8 @@ type dependencies struct {
 }
 
 // resourceIDs returns the store of the cluster's heartbeat and Cloud Map resource IDs. ok is false if they are not stored.
-func (d dependencies) resourceIDs(identity mcs.Identity) (store configMapIDs, ok bool) {
-	return configMapIDs{client: d.kube, namespace: d.namespace, identity: identity}, d.kube != nil && d.namespace != ""
+func (d dependencies) resourceIDs(identity mcs.Identity) (store kubestore.ResourceIDs, ok bool) {
+	return kubestore.ResourceIDs{Client: d.kube, Namespace: d.namespace, Identity: identity}, d.kube != nil && d.namespace != ""
 }
 
 // joined returns when the cluster joined under identity for the first time, zero if it never did or this is not stored.

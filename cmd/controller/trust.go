@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/kubestore"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
@@ -58,9 +59,9 @@ func (k *keys) ownKey(ctx context.Context) (*trust.Signer, error) {
 	}
 	var err error
 	if k.isStored() {
-		k.signer, err = signingKeyIn(k.kube, k.namespace).load(ctx)
+		k.signer, err = kubestore.SigningKey{Client: k.kube, Namespace: k.namespace}.Load(ctx)
 	} else {
-		k.signer, err = trust.NewSigner(newSeed(), nil)
+		k.signer, err = trust.NewSigner(kubestore.NewSeed(), nil)
 	}
 	if err != nil {
 		return nil, err
@@ -84,7 +85,7 @@ func (k *keys) keyring(ctx context.Context, clusterSetID string) (*trust.Keyring
 	cfg := k.config
 	cfg.ClusterSetID = clusterSetID
 	if k.isStored() {
-		cfg.Store = &configMapPins{client: k.kube, namespace: k.namespace, clusterSetID: clusterSetID, log: k.log}
+		cfg.Store = &kubestore.Pins{Client: k.kube, Namespace: k.namespace, ClusterSetID: clusterSetID, Logger: k.log}
 	}
 	keyring, err := trust.Load(ctx, cfg)
 	if err != nil {

@@ -1,4 +1,4 @@
-package main
+package kubestore
 
 import (
 	"cmp"
@@ -20,30 +20,31 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
-// configMapIDs keeps Cloud Map resource IDs in the ConfigMap with the cluster's identities, which the controller creates before it joins:
-// under the key "<clusterset>.<cluster>.resource-ids", separated by spaces, with - for an ID that is missing.
-type configMapIDs struct {
-	client    client.Client
-	namespace string
-	identity  mcs.Identity
+// ResourceIDs keeps the Cloud Map resource IDs of a cluster in the ConfigMap with its identities, which
+// the controller creates before it joins: under the key "<clusterset>.<cluster>.resource-ids",
+// separated by spaces, with - for an ID that is missing.
+type ResourceIDs struct {
+	Client    client.Client
+	Namespace string
+	Identity  mcs.Identity
 }
 
-var _ cloudmap.ResourceIDStore = configMapIDs{}
+var _ cloudmap.ResourceIDStore = ResourceIDs{}
 
 // missingID stands for an ID that is missing.
 const missingID = "-"
 
 // LoadResourceIDs implements cloudmap.ResourceIDStore. A value that cannot be read is none.
-func (c configMapIDs) LoadResourceIDs(ctx context.Context) (cloudmap.ResourceIDs, error) {
+func (r ResourceIDs) LoadResourceIDs(ctx context.Context) (cloudmap.ResourceIDs, error) {
 	var object corev1.ConfigMap
-	err := c.client.Get(ctx, types.NamespacedName{Namespace: c.namespace, Name: names.IdentityConfigMap}, &object)
+	err := r.Client.Get(ctx, types.NamespacedName{Namespace: r.Namespace, Name: names.IdentityConfigMap}, &object)
 	if apierrors.IsNotFound(err) {
 		return cloudmap.ResourceIDs{}, nil
 	}
 	if err != nil {
-		return cloudmap.ResourceIDs{}, fmt.Errorf("reading resource IDs from ConfigMap %s/%s: %w", c.namespace, names.IdentityConfigMap, err)
+		return cloudmap.ResourceIDs{}, fmt.Errorf("reading resource IDs from ConfigMap %s/%s: %w", r.Namespace, names.IdentityConfigMap, err)
 	}
-	ids := strings.Fields(object.Data[c.key()])
+	ids := strings.Fields(object.Data[r.key()])
 	if len(ids) != 4 {
 		return cloudmap.ResourceIDs{}, nil
 	}
@@ -58,39 +59,40 @@ func (c configMapIDs) LoadResourceIDs(ctx context.Context) (cloudmap.ResourceIDs
 }
 
 // SaveResourceIDs implements cloudmap.ResourceIDStore.
-func (c configMapIDs) SaveResourceIDs(ctx context.Context, ids cloudmap.ResourceIDs) error {
+func (r ResourceIDs) SaveResourceIDs(ctx context.Context, ids cloudmap.ResourceIDs) error {
 	var value any // null removes the key
 	if ids != (cloudmap.ResourceIDs{}) {
 		value = strings.Join([]string{
 			cmp.Or(ids.Namespace, missingID), cmp.Or(ids.Members, missingID), cmp.Or(ids.Catalog, missingID), strconv.FormatInt(int64(ids.Heartbeat), 10),
 		}, " ")
 	}
-	change, err := json.Marshal(map[string]any{"data": map[string]any{c.key(): value}})
+	change, err := json.Marshal(map[string]any{"data": map[string]any{r.key(): value}})
 	if err != nil {
 		return fmt.Errorf("writing resource IDs: %w", err)
 	}
-	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: names.IdentityConfigMap}}
-	err = c.client.Patch(ctx, object, client.RawPatch(types.MergePatchType, change))
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: names.IdentityConfigMap}}
+	err = r.Client.Patch(ctx, object, client.RawPatch(types.MergePatchType, change))
 	if apierrors.IsNotFound(err) && value == nil {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("writing resource IDs to ConfigMap %s/%s: %w", c.namespace, names.IdentityConfigMap, err)
+		return fmt.Errorf("writing resource IDs to ConfigMap %s/%s: %w", r.Namespace, names.IdentityConfigMap, err)
 	}
 	return nil
 }
 
-// SaveHeartbeat replaces the saved heartbeat. A cluster that exports to etcd has only that: a cluster that moves from one registry to another continues after it.
-func (c configMapIDs) SaveHeartbeat(ctx context.Context, heartbeat engine.SavedHeartbeat) error {
-	ids, err := c.LoadResourceIDs(ctx)
+// SaveHeartbeat replaces the saved heartbeat. A cluster that exports to etcd has only that: a cluster
+// that moves from one registry to another continues after it.
+func (r ResourceIDs) SaveHeartbeat(ctx context.Context, heartbeat engine.SavedHeartbeat) error {
+	ids, err := r.LoadResourceIDs(ctx)
 	if err != nil {
 		return err
 	}
 	ids.Heartbeat = heartbeat
-	return c.SaveResourceIDs(ctx, ids)
+	return r.SaveResourceIDs(ctx, ids)
 }
 
 // key returns the key of the identity's resource IDs. It has two dots, so it is not the key of an identity.
-func (c configMapIDs) key() string {
-	return c.identity.ClusterSetID + "." + c.identity.ClusterID + ".resource-ids"
+func (r ResourceIDs) key() string {
+	return r.Identity.ClusterSetID + "." + r.Identity.ClusterID + ".resource-ids"
 }

@@ -1,4 +1,4 @@
-package main
+package kubestore
 
 import (
 	"context"
@@ -20,20 +20,21 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// configMapPins keeps the pins of a clusterset in a ConfigMap of their own, each under the key "<clusterset>.<cluster>" as JSON. It is not safe for concurrent use.
-type configMapPins struct {
-	client       client.Client
-	namespace    string
-	clusterSetID string
-	log          logr.Logger
+// Pins keeps the pins of a clusterset in a ConfigMap of their own, each under the key
+// "<clusterset>.<cluster>" as JSON. It is not safe for concurrent use.
+type Pins struct {
+	Client       client.Client
+	Namespace    string
+	ClusterSetID string
+	Logger       logr.Logger
 	// version is the resource version of the ConfigMap when it was last read or written, "" if it did not exist.
 	version string
 }
 
-var _ trust.Store = &configMapPins{}
+var _ trust.Store = &Pins{}
 
-func (c *configMapPins) name() types.NamespacedName {
-	return types.NamespacedName{Namespace: c.namespace, Name: names.PinsConfigMap}
+func (p *Pins) name() types.NamespacedName {
+	return types.NamespacedName{Namespace: p.Namespace, Name: names.PinsConfigMap}
 }
 
 // storedPin is the format of a pin in the ConfigMap.
@@ -54,22 +55,22 @@ type storedTime struct {
 }
 
 // LoadPins implements trust.Store. A value that cannot be read is logged and left out.
-func (c *configMapPins) LoadPins(ctx context.Context) (map[string]trust.Pin, error) {
+func (p *Pins) LoadPins(ctx context.Context) (map[string]trust.Pin, error) {
 	var object corev1.ConfigMap
-	err := c.client.Get(ctx, c.name(), &object)
+	err := p.Client.Get(ctx, p.name(), &object)
 	if client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("reading ConfigMap %s: %w", c.name(), err)
+		return nil, fmt.Errorf("reading ConfigMap %s: %w", p.name(), err)
 	}
-	c.version = object.ResourceVersion
+	p.version = object.ResourceVersion
 	pins := map[string]trust.Pin{}
 	for _, key := range slices.Sorted(maps.Keys(object.Data)) {
 		clusterSetID, clusterID, _ := strings.Cut(key, ".")
-		if clusterSetID != c.clusterSetID {
+		if clusterSetID != p.ClusterSetID {
 			continue
 		}
 		pin, err := decodePin(object.Data[key])
 		if err != nil {
-			c.log.Error(err, "Failed to read the key of a cluster, pinning its current key instead", "configMap", names.PinsConfigMap, "member", clusterID)
+			p.Logger.Error(err, "Failed to read the key of a cluster, pinning its current key instead", "configMap", names.PinsConfigMap, "member", clusterID)
 			continue
 		}
 		pins[clusterID] = pin
@@ -78,25 +79,25 @@ func (c *configMapPins) LoadPins(ctx context.Context) (map[string]trust.Pin, err
 }
 
 // SavePins implements trust.Store.
-func (c *configMapPins) SavePins(ctx context.Context, pins map[string]trust.Pin) error {
+func (p *Pins) SavePins(ctx context.Context, pins map[string]trust.Pin) error {
 	values := map[string]any{}
 	for id, pin := range pins {
 		if pin.IsZero() {
-			values[c.clusterSetID+"."+id] = nil
+			values[p.ClusterSetID+"."+id] = nil
 			continue
 		}
 		text, err := encodePin(pin)
 		if err != nil {
 			return err
 		}
-		values[c.clusterSetID+"."+id] = text
+		values[p.ClusterSetID+"."+id] = text
 	}
-	next, err := configmap.MergeAt(ctx, c.client, c.name(), c.version, values)
+	next, err := configmap.MergeAt(ctx, p.Client, p.name(), p.version, values)
 	if apierrors.IsConflict(err) {
 		return trust.ErrChanged
 	}
 	if err == nil {
-		c.version = next
+		p.version = next
 	}
 	return err
 }

@@ -1,4 +1,4 @@
-package main
+package kubestore
 
 import (
 	"strings"
@@ -25,7 +25,7 @@ func TestConfigMapKeepsResourceIDs(t *testing.T) {
 		Data:       map[string]string{"set1.cls1": "uid-1", "set1.cls2.resource-ids": "other"},
 	}
 	kube := fake.NewClientBuilder().WithScheme(scheme).WithObjects(identities).Build()
-	store := configMapIDs{client: kube, namespace: "system", identity: mcs.Identity{ClusterSetID: "set1", ClusterID: "cls1", UID: "uid-1"}}
+	store := ResourceIDs{Client: kube, Namespace: "system", Identity: mcs.Identity{ClusterSetID: "set1", ClusterID: "cls1", UID: "uid-1"}}
 	want := cloudmap.ResourceIDs{Namespace: "ns-1", Members: "srv-1", Catalog: "arn:aws:servicediscovery:us-east-1:111122223333:service/srv-2", Heartbeat: 12}
 	for _, ids := range []cloudmap.ResourceIDs{want, {Heartbeat: 13}, {}} {
 		if err := store.SaveResourceIDs(t.Context(), ids); err != nil {
@@ -63,7 +63,7 @@ func TestConfigMapWithoutResourceIDs(t *testing.T) {
 		t.Fatal(err)
 	}
 	kube := fake.NewClientBuilder().WithScheme(scheme).Build()
-	store := configMapIDs{client: kube, namespace: "system", identity: mcs.Identity{ClusterSetID: "set1", ClusterID: "cls1"}}
+	store := ResourceIDs{Client: kube, Namespace: "system", Identity: mcs.Identity{ClusterSetID: "set1", ClusterID: "cls1"}}
 	if got, err := store.LoadResourceIDs(t.Context()); err != nil || got != (cloudmap.ResourceIDs{}) {
 		t.Errorf("loaded %v, %v; want none", got, err)
 	}
