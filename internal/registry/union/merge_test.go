@@ -533,3 +533,25 @@ func checkComplete(t *rapid.T, snapshots []snapshot, got registry.View) {
 		}
 	}
 }
+
+// TestMergeViews_Ignored: an export that a registry ignores counts unless another registry shows more.
+func TestMergeViews_Ignored(t *testing.T) {
+	ignored, unseen := registrytest.With(registry.View{}, registry.Ignored, "cls2"), registrytest.With(registry.View{}, registry.Unseen, "cls2")
+	tests := []struct {
+		name      string
+		snapshots []snapshot
+		want      registry.ClusterState
+	}{
+		{"in one of two", []snapshot{synced(ignored), synced(registry.View{})}, registry.Ignored},
+		{"exported to the other", []snapshot{synced(ignored), synced(exports(export("cls2", 1)))}, registry.Exports},
+		{"unknown to the other", []snapshot{synced(ignored), synced(registrytest.With(registry.View{}, registry.Unknown, "cls2"))}, registry.Unknown},
+		{"unseen by the other", []snapshot{synced(ignored), synced(unseen)}, registry.Ignored},
+		{"in one that was not read completely", []snapshot{{view: ignored}, synced(unseen)}, registry.Unseen},
+	}
+	for _, tt := range tests {
+		got := mergeViews(self, tt.snapshots, resolveSources(self, tt.snapshots, handover, nil), []string{"cls2"})
+		if state := got.Clusters["cls2"].State; state != tt.want {
+			t.Errorf("%s: %v, want %v", tt.name, state, tt.want)
+		}
+	}
+}
