@@ -165,7 +165,8 @@ func (p *prober) probeClusters(ctx context.Context) error {
 		}
 		if err := p.await(ctx, visibleLimit, step, "5 s", func() bool {
 			view, err := b.Lookup(ctx, key)
-			return err == nil && len(view.Exports) == 1 && len(view.Exports[0].Backends[0].Endpoints) == i+1
+			exports := view.Exports()
+			return err == nil && len(exports) == 1 && len(exports[0].Backends[0].Endpoints) == i+1
 		}); err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -90,10 +91,9 @@ func (r *forgetful) Lookup(ctx context.Context, key mcs.Key, imported ...string)
 	if !r.blind.Load() {
 		return view, err
 	}
-	view.Exports = slices.DeleteFunc(slices.Clone(view.Exports), func(e mcs.Export) bool { return e.Cluster == "cls1" })
-	if slices.Contains(imported, "cls1") {
-		view.Unseen = []string{"cls1"}
-	}
+	view.Clusters = maps.Clone(view.Clusters)
+	delete(view.Clusters, "cls1")
+	view.SetUnseen(imported, func(id string) bool { return id != "cls1" })
 	return view, err
 }
 

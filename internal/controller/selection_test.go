@@ -251,10 +251,10 @@ func TestClusterSelection_ShortForms(t *testing.T) {
 		t.Helper()
 		eventually(t, "the selectors of the export", func() error {
 			view, err := other.Lookup(t.Context(), key)
-			if err != nil || len(view.Exports) != 1 {
-				return fmt.Errorf("%d exports, %w", len(view.Exports), err)
+			if err != nil || len(view.Exports()) != 1 {
+				return fmt.Errorf("%d exports, %w", len(view.Exports()), err)
 			}
-			if got := string(view.Exports[0].ClusterSelectors); got != want {
+			if got := string(view.Exports()[0].ClusterSelectors); got != want {
 				return fmt.Errorf("%q, want %q", got, want)
 			}
 			return nil

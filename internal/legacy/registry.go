@@ -117,8 +117,15 @@ func (r *Registry) Lookup(_ context.Context, key mcs.Key, imported ...string) (r
 	isKnown := func(id string) bool {
 		return slices.ContainsFunc(r.members, func(m registry.Member) bool { return m.ClusterID == id })
 	}
-	shown := r.shown[key]
-	return registry.View{Exports: slices.Clone(shown.exports), Unknown: slices.Clone(shown.unknown), Unseen: engine.Unseen(imported, isKnown)}, nil
+	var view registry.View
+	for _, exp := range r.shown[key].exports {
+		view.Set(exp.Cluster, registry.ClusterView{State: registry.Exports, Export: new(exp)})
+	}
+	for _, id := range r.shown[key].unknown {
+		view.Set(id, registry.ClusterView{State: registry.Unknown})
+	}
+	view.SetUnseen(imported, isKnown)
+	return view, nil
 }
 
 // Forget implements registry.Registry. It does nothing: an export of the legacy controller ends with its instances.

@@ -55,7 +55,7 @@ func startRegistry(t *testing.T, c *cloud, identity mcs.Identity) (reg *Registry
 func hasExports(reg *Registry, exps ...mcs.Export) func() bool {
 	return func() bool {
 		view, err := reg.Lookup(context.Background(), key)
-		return err == nil && slices.EqualFunc(view.Exports, exps, func(a, b mcs.Export) bool { return a.Equal(asInstances(b)) })
+		return err == nil && slices.EqualFunc(view.Exports(), exps, func(a, b mcs.Export) bool { return a.Equal(asInstances(b)) })
 	}
 }
 
@@ -225,7 +225,7 @@ func TestRegistry_KeepsBudget(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		exports, unknown = exports+len(view.Exports), unknown+len(view.Unknown)
+		exports, unknown = exports+len(view.Exports()), unknown+len(view.In(registry.Unknown))
 	}
 	if exports != fit || unknown != 2*services-fit {
 		t.Errorf("%d exports and %d unknown, want %d and %d", exports, unknown, fit, 2*services-fit)

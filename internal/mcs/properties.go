@@ -156,12 +156,13 @@ type DecodedProperties struct {
 	properties Properties
 }
 
-// Decode returns the properties of a valid text, nil for "". Callers must not change them.
+// Decode returns the properties of a valid text, and empty ones for "", never nil. Callers must not
+// change them.
 func (d *DecodedProperties) Decode(text string) Properties {
-	if d.text != text {
+	if d.properties == nil || d.text != text {
 		properties, err := DecodeProperties(text)
-		if err != nil {
-			properties = nil
+		if err != nil || properties == nil {
+			properties = Properties{}
 		}
 		d.text, d.properties = text, properties
 	}

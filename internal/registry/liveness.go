@@ -42,8 +42,7 @@ func NewLiveness(own string, after time.Duration) *Liveness {
 
 // ObserveHeartbeats records a successful read of the registry. now must have a monotonic reading, as time.Now has. heartbeats
 // has each cluster of the registry and whether its heartbeat has advanced. The first record that a new process reads is no
-// heartbeat: the cluster may have been dead for long. It returns the other clusters, sorted, with another result of IsStale or
-// IsUnknown than before.
+// heartbeat: the cluster may have been dead for long. It returns the other clusters, sorted, with another liveness than before.
 func (l *Liveness) ObserveHeartbeats(now time.Time, heartbeats map[string]bool) (changed []string) {
 	l.count(now, slices.Contains(slices.Collect(maps.Values(heartbeats)), true))
 	for id, heartbeat := range heartbeats {
@@ -89,18 +88,20 @@ func (l *Liveness) ObserveFailure() { l.lastRead = time.Time{} }
 // IsCurrent reports whether the last read of the registry succeeded.
 func (l *Liveness) IsCurrent() bool { return !l.lastRead.IsZero() }
 
-// IsStale reports whether a cluster had no heartbeat for the allowed time.
-func (l *Liveness) IsStale(id string) bool {
+// Of returns the liveness of a cluster. This one is Live.
+func (l *Liveness) Of(id string) LivenessState {
 	c := l.clusters[id]
-	return c != nil && c.stale
+	switch {
+	case c != nil && c.stale:
+		return Stale
+	case c != nil && !c.alive && id != l.own:
+		return Undecided
+	}
+	return Live
 }
 
-// IsUnknown reports whether it is not known yet if a cluster is stale: since this process started it had no heartbeat, but
-// not for long enough.
-func (l *Liveness) IsUnknown(id string) bool {
-	c := l.clusters[id]
-	return id != l.own && c != nil && !c.alive && !c.stale
-}
+// IsStale reports whether a cluster is Stale.
+func (l *Liveness) IsStale(id string) bool { return l.Of(id) == Stale }
 
 // Remove removes a cluster that has left.
 func (l *Liveness) Remove(id string) { delete(l.clusters, id) }

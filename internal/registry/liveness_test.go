@@ -74,7 +74,7 @@ func (w *simulation) expect(what string, stale, unknown []string) {
 		if w.l.IsStale(id) {
 			gotStale = append(gotStale, id)
 		}
-		if w.l.IsUnknown(id) {
+		if w.l.Of(id) == registry.Undecided {
 			gotUnknown = append(gotUnknown, id)
 		}
 	}
@@ -139,7 +139,7 @@ func TestLivenessOfNewCluster(t *testing.T) {
 	now := time.Now()
 	l.ObserveHeartbeats(now, map[string]bool{"cls1": false})
 	l.ObserveHeartbeats(now.Add(time.Second), map[string]bool{"cls1": false, "cls2": true})
-	if l.IsUnknown("cls2") || l.IsStale("cls2") {
+	if l.Of("cls2") != registry.Live {
 		t.Error("a cluster that has just joined is unknown or stale")
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"strings"
 	"time"
@@ -45,7 +44,7 @@ type Registry interface {
 	// Lookup returns the View of key as last read, from memory, or an error that wraps ErrNotSynced before the first complete
 	// read. The caller may keep the result but must not change it. If the answer is incomplete (ErrNotSynced, or a View with
 	// Unknown or Unseen clusters), the key is notified when more is known about an imported cluster, and when the answer is complete. imported are the
-	// clusters of the import that exists in the caller's cluster; see View.Unseen.
+	// clusters of the import that exists in the caller's cluster; see Unseen.
 	Lookup(ctx context.Context, key mcs.Key, imported ...string) (View, error)
 
 	// Members returns the clusters of the clusterset, sorted by ID, including this one once it has joined.
@@ -68,72 +67,6 @@ type Registry interface {
 	// Otherwise Run returns an error only for a problem that retrying cannot solve; it retries forever while the registry is
 	// unreachable, throttles or denies access.
 	Run(ctx context.Context, notify func(mcs.Key)) error
-}
-
-// View is the state of one key.
-type View struct {
-	// Exports are the other clusters' exports, sorted by cluster. This cluster's own export is not read from the registry.
-	Exports []mcs.Export
-	// Unknown are the clusters, sorted, whose export of this key could not be read since this process started: it may or may
-	// not exist. Unknown does not mean absent: imports of a previous process stay.
-	Unknown []string
-	// Ignored are the clusters, sorted, that export the key, while the registry has kept only the key of the export, because services are not
-	// imported into its namespace. When they are, the next Lookup makes the registry read the exports, and the key is notified.
-	Ignored []string
-	// Unseen are those of the imported clusters, sorted, for which the registry has shown no record since this process started, and that
-	// neither left nor were forgotten. They may export the key, however long ago this process started: missing records are no evidence.
-	Unseen []string
-	// Incomplete is true if clusters that are not known by name may export the key too, besides those in Unknown. That is the
-	// case if one of several registries has not been read, and at the start of a controller while the registry throttles.
-	// The key is notified when it is over.
-	Incomplete bool
-	// Order has the order in which the registry got the exports of the key, by cluster, this one included: no cluster can claim it. It
-	// is nil if the registry does not know it.
-	Order map[string]int64
-	// Stale are the clusters, sorted, in Exports that had no heartbeat for the configured time, by this cluster's clock and
-	// only while the registry itself answers (see Liveness). The caller decides about their endpoints. The key is notified when a
-	// cluster becomes stale or recovers.
-	Stale []string
-	// LivenessUnknown are the clusters, sorted, in Exports that had no heartbeat since this process started, but not for long
-	// enough to be stale. The caller keeps the decision of a previous process about them. The key is notified when it is known.
-	LivenessUnknown []string
-	// Properties are the ClusterProperties of the clusters in Exports, and of those in Unknown that the caller named as imported, as far as their
-	// records were read: a cluster without properties has nil. The key is notified when they change. Callers must not change them.
-	Properties map[string]mcs.Properties
-	// Local is the status of this cluster's own export of the key.
-	Local PublishStatus
-	// Mapped is the service of AWS Cloud Map that an administrator has mapped to the key, nil if there is none. A change of it alone is not notified.
-	Mapped *MappedService
-}
-
-// MappedService is what is known of a service of AWS Cloud Map that is mapped to a key.
-type MappedService struct {
-	// Cluster is the pseudo-cluster that exports it. Namespace and Service are its names in Cloud Map.
-	Cluster, Namespace, Service string
-	// Instances is the number of instances at ReadAt, the last read that succeeded, which is the zero time if none has since this process started.
-	Instances int
-	ReadAt    time.Time
-	// Problems are those of Member about this service.
-	Problems []string
-}
-
-// PropertiesWith returns the ClusterProperties of the clusters in v and of cluster, whose own they
-// are.
-func (v *View) PropertiesWith(cluster string, own mcs.Properties) map[string]mcs.Properties {
-	out := maps.Clone(v.Properties)
-	if out == nil {
-		out = map[string]mcs.Properties{}
-	}
-	out[cluster] = own
-	return out
-}
-
-// AddProperties adds the ClusterProperties of a cluster.
-func (v *View) AddProperties(clusterID string, properties mcs.Properties) {
-	if v.Properties == nil {
-		v.Properties = map[string]mcs.Properties{}
-	}
-	v.Properties[clusterID] = properties
 }
 
 // PublishStatus is the status of this cluster's own export of a key.
@@ -191,7 +124,7 @@ type Member struct {
 	// registry does not keep them. All clusters read the same values, also after a restart. So they agree to which of two registries a
 	// cluster that moved writes.
 	Joined, Heartbeat time.Time
-	// Stale is true if it had no heartbeat for the configured time (see View.Stale).
+	// Stale is true if it had no heartbeat for the configured time (see Stale).
 	Stale bool
 	// NoRecord is true if the registry shows no record that the cluster has signed: its member record is missing or was refused.
 	NoRecord bool

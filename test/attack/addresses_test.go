@@ -34,7 +34,7 @@ func TestAttack_ShadowedAddresses(t *testing.T) {
 			until(t, time.Minute, "the export of the intruder is read", func() bool { return reader.sees(shadow)() && exporter.sees(shadow)() })
 			checkShadow(t, web, reader.view(web.Key))
 			own := exporter.view(web.Key)
-			own.Exports = append(own.Exports, web)
+			own.Set(victim, registry.ClusterView{State: registry.Exports, Export: &web})
 			checkShadow(t, web, own)
 			// An export that claims to be older owns the addresses, unless its cluster announces
 			// other networks. The import policy can require that it announces some.
@@ -42,7 +42,7 @@ func TestAttack_ShadowedAddresses(t *testing.T) {
 			hostile.publish(shadow)
 			hostile.SetProperties(intruderNetworks)
 			until(t, time.Minute, "the older export and the networks are read", func() bool {
-				return reader.sees(shadow)() && len(reader.view(web.Key).Properties[intruder].Networks()) > 0
+				return reader.sees(shadow)() && len(reader.view(web.Key).Clusters[intruder].Properties.Networks()) > 0
 			})
 			checkShadow(t, web, reader.view(web.Key))
 		})
@@ -58,7 +58,7 @@ func TestAttack_ShadowedAddresses(t *testing.T) {
 		checkShadow(t, web, reader.view(web.Key))
 		// It announces the networks of the victim, which announces none.
 		hostile.SetProperties(mcs.Properties{mcs.PropertyNetworks: "10.0.0.0/8"})
-		until(t, etcdWait, "the networks are read", func() bool { return len(reader.view(web.Key).Properties[intruder].Networks()) > 0 })
+		until(t, etcdWait, "the networks are read", func() bool { return len(reader.view(web.Key).Clusters[intruder].Properties.Networks()) > 0 })
 		checkShadow(t, web, reader.view(web.Key))
 	})
 }
@@ -93,7 +93,7 @@ func shadowOf(web mcs.Export) mcs.Export {
 // they are and the intruder's own one, and reports both clusters.
 func checkShadow(t *testing.T, web mcs.Export, view registry.View) {
 	t.Helper()
-	p := plan.DecidePrecedence(plan.PrecedenceInput{Exports: view.Exports, Order: view.Order, Properties: view.Properties, Now: time.Now()})
+	p := plan.DecidePrecedence(plan.PrecedenceInput{Exports: view.Exports(), Order: view.Order, Properties: view.PropertiesWith(importer, nil), Now: time.Now()})
 	owned, _ := p.OwnAddresses(p.Merge().Type)
 	for _, e := range owned {
 		switch {
@@ -104,8 +104,8 @@ func checkShadow(t *testing.T, web mcs.Export, view registry.View) {
 		}
 	}
 	// Control: the intruder has exported all of it.
-	if len(owned) != 2 || view.Exports[0].EndpointCount()+view.Exports[1].EndpointCount() != 11*web.EndpointCount()+1 {
-		t.Errorf("the exports are %v", view.Exports)
+	if len(owned) != 2 || view.Exports()[0].EndpointCount()+view.Exports()[1].EndpointCount() != 11*web.EndpointCount()+1 {
+		t.Errorf("the exports are %v", view.Exports())
 	}
 	if !slices.ContainsFunc(p.Merge().Conflicts, func(c mcs.Conflict) bool {
 		return c.Reason == mcs.ReasonAddressConflict && strings.Contains(c.Message, "cluster "+intruder+" exports endpoints of cluster "+victim)

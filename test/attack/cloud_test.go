@@ -290,13 +290,13 @@ func (m *member) view(key mcs.Key, imported ...string) registry.View {
 // sees reports whether the registry has this export, with this content.
 func (m *member) sees(exp mcs.Export) func() bool {
 	return func() bool {
-		return slices.ContainsFunc(m.view(exp.Key).Exports, func(got mcs.Export) bool { return got.Equal(registry.Published(exp)) })
+		return slices.ContainsFunc(m.view(exp.Key).Exports(), func(got mcs.Export) bool { return got.Equal(registry.Published(exp)) })
 	}
 }
 
 // exportOf returns the export of key from a cluster, nil if there is none.
 func (m *member) exportOf(clusterID string, key mcs.Key) *mcs.Export {
-	for _, exp := range m.view(key).Exports {
+	for _, exp := range m.view(key).Exports() {
 		if exp.Cluster == clusterID {
 			return &exp
 		}

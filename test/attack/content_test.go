@@ -209,7 +209,7 @@ func TestAttack_ExportsOfUnwantedNamespaces(t *testing.T) {
 		reader.exported(exports[0].Key)
 		until(t, time.Minute, "only wanted exports cost anything", func() bool { return ledger.Usage().Total[budget.Exports] <= 2 })
 		view := reader.view(exports[1].Key)
-		if len(view.Exports) > 0 || !slices.Contains(view.Ignored, intruder) {
+		if len(view.Exports()) > 0 || view.Clusters[intruder].State != registry.Ignored {
 			t.Errorf("the view of an unwanted export is %+v, want it ignored", view)
 		}
 	})
@@ -232,7 +232,7 @@ func TestAttack_PageOfForeignNames(t *testing.T) {
 		if got.Cluster != intruder || !reader.sees(web)() {
 			t.Errorf("imported as an export of %s, that of the victim: %t", got.Cluster, reader.sees(web)())
 		}
-		if n := len(reader.view(impostor.Key).Exports); n != 2 {
+		if n := len(reader.view(impostor.Key).Exports()); n != 2 {
 			t.Errorf("%d exports of the service, want one of each cluster", n)
 		}
 	})

@@ -141,7 +141,7 @@ func (m *etcdMember) view(key mcs.Key) registry.View {
 
 func (m *etcdMember) sees(exp mcs.Export) func() bool {
 	return func() bool {
-		return slices.ContainsFunc(m.view(exp.Key).Exports, func(got mcs.Export) bool { return got.Equal(registry.Published(exp)) })
+		return slices.ContainsFunc(m.view(exp.Key).Exports(), func(got mcs.Export) bool { return got.Equal(registry.Published(exp)) })
 	}
 }
 
@@ -299,7 +299,7 @@ func TestAttack_LeaseOfOther(t *testing.T) {
 	time.Sleep(3 * time.Second) // more than two leases
 	change(exporter, reader, 3)
 	exporter.stop(registry.ErrLeave)
-	until(t, etcdWait, "the victim can leave", func() bool { return len(reader.view(webKey).Exports) == 0 })
+	until(t, etcdWait, "the victim can leave", func() bool { return len(reader.view(webKey).Exports()) == 0 })
 	// Control: the same requests for its own lease.
 	if _, err := client.KeepAliveOnce(ctx, mine.ID); err != nil {
 		t.Errorf("renewing its own lease: %v", err)
@@ -386,7 +386,7 @@ func TestAttack_JunkKeys(t *testing.T) {
 		change(exporter, reader, n)
 		change(exporter, bounded, n)
 	}
-	for _, exp := range reader.view(webKey).Exports {
+	for _, exp := range reader.view(webKey).Exports() {
 		if exp.Cluster == intruder {
 			t.Error("a copy of the victim's export is imported as the intruder's")
 		}
@@ -408,8 +408,8 @@ func TestAttack_StorageQuotaOfEtcd(t *testing.T) {
 		t.Fatalf("the quota is not used up: %v", err)
 	}
 	for began := time.Now(); time.Since(began) < etcdStaleAfter+2*time.Second; time.Sleep(50 * time.Millisecond) {
-		if view := reader.view(web.Key); !reader.sees(web)() || len(view.Stale) > 0 {
-			t.Fatalf("imported: %t, stale: %v", reader.sees(web)(), view.Stale)
+		if view := reader.view(web.Key); !reader.sees(web)() || len(view.WithLiveness(registry.Stale)) > 0 {
+			t.Fatalf("imported: %t, stale: %v", reader.sees(web)(), view.WithLiveness(registry.Stale))
 		}
 	}
 	// The users keep their limits: older servers do not check them in this state.

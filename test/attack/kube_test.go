@@ -630,10 +630,10 @@ func TestAttack_LargeAnnotations(t *testing.T) {
 	}, "10.1.0.1")
 	k.eventually("the export", func() error {
 		view, err := reader.reg.Lookup(t.Context(), k.key)
-		if err != nil || len(view.Exports) != 1 {
-			return fmt.Errorf("%d exports, %w", len(view.Exports), err)
+		if err != nil || len(view.Exports()) != 1 {
+			return fmt.Errorf("%d exports, %w", len(view.Exports()), err)
 		}
-		exp, size := view.Exports[0], 0
+		exp, size := view.Exports()[0], 0
 		for _, pairs := range []map[string]string{exp.Annotations, exp.Labels} {
 			for key, value := range pairs {
 				size += len(key) + len(value)

@@ -109,7 +109,7 @@ func (m *mappedServices) endpoints(service string) (out []mcs.Endpoint) {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	for _, e := range view.Exports {
+	for _, e := range view.Exports() {
 		for _, b := range e.Backends {
 			out = append(out, b.Endpoints...)
 		}
@@ -230,11 +230,11 @@ func TestAttack_PseudoClusterID(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(5 * time.Minute) // virtual
-		if view, err := reader.Lookup(t.Context(), key); err != nil || len(view.Exports) != 1 {
+		if view, err := reader.Lookup(t.Context(), key); err != nil || len(view.Exports()) != 1 {
 			t.Fatalf("the control has no export of the attacker: %+v, %v", view, err)
 		}
 		view, err := both.Lookup(t.Context(), key, pseudoCluster)
-		if err != nil || len(view.Exports) != 1 || view.Exports[0].Backends[0].Endpoints[0].Address.String() != "10.0.0.1" {
+		if err != nil || len(view.Exports()) != 1 || view.Exports()[0].Backends[0].Endpoints[0].Address.String() != "10.0.0.1" {
 			t.Errorf("the view is %+v, %v; want the mapped service", view, err)
 		}
 	})

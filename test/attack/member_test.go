@@ -75,7 +75,7 @@ func TestAttack_ForgedDrain(t *testing.T) {
 			for _, m := range members {
 				properties[m.ClusterID] = m.Properties
 			}
-			return mcs.Drains(reader.view(web.Key).Exports, properties, importer)
+			return mcs.Drains(reader.view(web.Key).Exports(), properties, importer)
 		}
 		r := c.recordOf(victim)
 		r.Properties, r.Generation, r.Heartbeat = mcs.Properties{mcs.PropertyDrain: string(mcs.DrainForced)}.Encode(), r.Generation+1e6, r.Heartbeat+1e6
@@ -145,7 +145,7 @@ func TestAttack_ReplayedRecords(t *testing.T) {
 		if err := exporter.Withdraw(t.Context(), web.Key); err != nil {
 			t.Fatal(err)
 		}
-		isGone := func() bool { return len(reader.view(web.Key, victim).Exports) == 0 }
+		isGone := func() bool { return len(reader.view(web.Key, victim).Exports()) == 0 }
 		until(t, time.Minute, "the export is withdrawn", isGone)
 		// The catalog is the victim's; create.json cannot keep the intruder from tagging it.
 		if err := c.tag(c.catalog(victim).ARN, api.Tags(identityOf(intruder), api.PartCatalog)...); err != nil {

@@ -230,12 +230,12 @@ func (s *siege) check(after time.Duration) {
 	if errors.Is(err, registry.ErrNotSynced) {
 		return // imports stay as they are
 	}
-	i := slices.IndexFunc(view.Exports, func(e mcs.Export) bool { return e.Cluster == victim })
+	i := slices.IndexFunc(view.Exports(), func(e mcs.Export) bool { return e.Cluster == victim })
 	switch {
-	case i < 0 && !view.Incomplete && !slices.Contains(view.Unknown, victim) && !slices.Contains(view.Unseen, victim):
+	case i < 0 && !view.Incomplete && view.Clusters[victim].State != registry.Unknown && view.Clusters[victim].State != registry.Unseen:
 		s.t.Fatalf("after %v: the import has ended", after)
-	case i >= 0 && !slices.ContainsFunc(s.genuine, func(e mcs.Export) bool { return view.Exports[i].Equal(registry.Published(e)) }):
-		s.t.Fatalf("after %v: the importer has an export that the victim has not signed: %+v", after, view.Exports[i])
+	case i >= 0 && !slices.ContainsFunc(s.genuine, func(e mcs.Export) bool { return view.Exports()[i].Equal(registry.Published(e)) }):
+		s.t.Fatalf("after %v: the importer has an export that the victim has not signed: %+v", after, view.Exports()[i])
 	}
 }
 

@@ -293,7 +293,7 @@ func TestAttack_SquattedClusterID(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		c.squat()
 		squatted := mcs.Key{Namespace: "demo", Name: "squatted"}
-		always(t, 5*time.Minute, "refused with --trusted-keys", func() bool { return len(careful.view(squatted).Exports) == 0 })
+		always(t, 5*time.Minute, "refused with --trusted-keys", func() bool { return len(careful.view(squatted).Exports()) == 0 })
 		if !careful.isRefused(newcomer)() {
 			t.Errorf("the record is not reported: %q", careful.problemsOf(newcomer))
 		}

@@ -277,12 +277,13 @@ func (k *kubernetes) reports(key mcs.Key, victims *hubMember, f sharedField) {
 		if err != nil {
 			return err
 		}
+		exports := view.Exports()
 		for _, e := range k.hub.Exports(clusterSet) {
 			if e.Key == key && e.Cluster == victim {
-				view.Exports = append(view.Exports, e)
+				exports = append(exports, e)
 			}
 		}
-		conflicts := plan.DecidePrecedence(plan.PrecedenceInput{Exports: view.Exports, Now: time.Now()}).Merge().Conflicts
+		conflicts := plan.DecidePrecedence(plan.PrecedenceInput{Exports: exports, Now: time.Now()}).Merge().Conflicts
 		for _, c := range conflicts {
 			if c.Reason == f.conflict && strings.Contains(c.Message, intruder+"-") {
 				return nil

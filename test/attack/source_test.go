@@ -72,7 +72,7 @@ func TestAttack_IDInAnotherRegistry(t *testing.T) {
 		sees := func(exp mcs.Export) func() bool {
 			return func() bool {
 				view, err := both.Lookup(t.Context(), exp.Key)
-				for _, got := range view.Exports {
+				for _, got := range view.Exports() {
 					if err == nil && got.Equal(registry.Published(exp)) {
 						return true
 					}
@@ -246,7 +246,7 @@ func TestAttack_InstancesOfTheLegacyController(t *testing.T) {
 		until(t, time.Minute, "a change of the victim is imported", both.sees(changed))
 
 		exporter.stop(nil)
-		isStale := func() bool { return slices.Contains(both.viewOf(webKey, victim).Stale, victim) }
+		isStale := func() bool { return both.viewOf(webKey, victim).Clusters[victim].Liveness == registry.Stale }
 		until(t, 10*time.Minute, "the victim is stale", isStale)
 		always(t, 10*time.Minute, "imported as the victim exported it, while it is stale", func() bool {
 			return isStale() && both.sees(changed)() && both.exportOf(victim, other) == nil
@@ -267,7 +267,7 @@ func TestAttack_InstancesOfTheLegacyController(t *testing.T) {
 		until(t, 10*time.Minute, "the instances are read again", func() bool { return isImported(webKey)() && isImported(other)() })
 		for _, key := range []mcs.Key{webKey, other, {Namespace: webKey.Namespace, Name: "third"}} {
 			always(t, 2*time.Minute, "unseen", func() bool {
-				return both.exportOf(victim, key) == nil && slices.Contains(both.viewOf(key, victim).Unseen, victim)
+				return both.exportOf(victim, key) == nil && both.viewOf(key, victim).Clusters[victim].State == registry.Unseen
 			})
 		}
 
@@ -314,7 +314,7 @@ func (m *unionMember) viewOf(key mcs.Key, imported string) registry.View {
 
 // exportOf returns the export of key from a cluster, nil if there is none.
 func (m *unionMember) exportOf(clusterID string, key mcs.Key) *mcs.Export {
-	for _, exp := range m.viewOf(key, clusterID).Exports {
+	for _, exp := range m.viewOf(key, clusterID).Exports() {
 		if exp.Cluster == clusterID {
 			return &exp
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -54,8 +53,7 @@ func observeRegistry(ctx context.Context) (*observer, error) {
 	go func() {
 		_ = registry.Run(ctx, func(key mcs.Key) { // returns when ctx ends
 			view, err := registry.Lookup(ctx, key)
-			if err != nil || key.Namespace != namespace ||
-				!slices.ContainsFunc(view.Exports, func(e mcs.Export) bool { return e.Cluster == "cls1" }) {
+			if err != nil || key.Namespace != namespace || view.Clusters["cls1"].Export == nil {
 				return
 			}
 			o.mu.Lock()

@@ -177,7 +177,7 @@ func (s *Steady) await(ctx context.Context, members []*cloudmap.Registry) error 
 
 func sees(ctx context.Context, member *cloudmap.Registry, key mcs.Key) bool {
 	view, err := member.Lookup(ctx, key)
-	return err == nil && len(view.Exports) == 1
+	return err == nil && len(view.Exports()) == 1
 }
 
 // export returns the first cluster's export number i.

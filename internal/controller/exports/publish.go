@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -44,7 +43,7 @@ func (r *Controller) publish(ctx context.Context, reg registry.Registry, src kub
 		return nil //nolint:nilerr // not read yet: the status stays as it is until the registry has been read
 	}
 	r.reportWarnings(ctx, src.ServiceExport, key, view.Local.Warnings)
-	facts.status, facts.unknown = view.Local, len(view.Unknown)+len(view.Ignored) > 0 || view.Incomplete
+	facts.status, facts.unknown = view.Local, len(view.MayExport()) > 0 || view.Incomplete
 	facts.unshown = r.unshownFor(key, view.Local.State != registry.Exported)
 	if facts.conflicts, err = r.findConflicts(ctx, key, view, exp); err != nil {
 		return err
@@ -113,13 +112,14 @@ func (r *Controller) PublishAll(ctx context.Context, identity mcs.Identity, reg 
 // findConflicts returns the conflicts of exp with the exports that this cluster imports, by the precedence that they have in its import.
 func (r *Controller) findConflicts(ctx context.Context, key mcs.Key, view registry.View, exp mcs.Export) ([]mcs.Conflict, error) {
 	view, _ = r.guard.Filter(key, view)
-	if len(view.Exports) == 0 {
+	exports := view.Exports()
+	if len(exports) == 0 {
 		return nil, nil
 	}
 	var imp mcsv1beta1.ServiceImport
 	own, _ := r.membership.Properties()
 	in := plan.PrecedenceInput{
-		Exports: append(slices.Clone(view.Exports), exp), Unknown: slices.Concat(view.Unknown, view.Unseen, view.Ignored), Order: view.Order,
+		Exports: append(exports, exp), Unknown: view.MayExport(), Order: view.Order,
 		Properties: view.PropertiesWith(exp.Cluster, own), Now: r.now(),
 	}
 	found, err := kube.Find(ctx, r.client, kube.NameOf(key), &imp, client.UnsafeDisableDeepCopy)

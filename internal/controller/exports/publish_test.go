@@ -22,6 +22,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
 // shownRegistry is a registry that shows what a test sets.
@@ -120,11 +121,11 @@ func TestPublish_ReturnsWhatTheRegistryShows(t *testing.T) {
 			check: func(f exportFacts) bool { return f.synced && f.status.State == registry.Exported && !f.unknown },
 		},
 		"a cluster whose export is unknown": {
-			reg:   &shownRegistry{views: []registry.View{{Unknown: []string{"cls2"}}}},
+			reg:   &shownRegistry{views: []registry.View{registrytest.With(registry.View{}, registry.Unknown, "cls2")}},
 			check: func(f exportFacts) bool { return f.unknown },
 		},
 		"a cluster whose export is ignored": {
-			reg:   &shownRegistry{views: []registry.View{{Ignored: []string{"cls2"}}}},
+			reg:   &shownRegistry{views: []registry.View{registrytest.With(registry.View{}, registry.Ignored, "cls2")}},
 			check: func(f exportFacts) bool { return f.unknown },
 		},
 		"an incomplete view": {
@@ -251,7 +252,7 @@ func TestPublish_FindsConflicts(t *testing.T) {
 		p := newPublishTest(t, interceptor.Funcs{})
 		other.Created = p.now.Add(-2 * time.Hour).UTC()
 		for decides, order := range map[string]map[string]int64{"cls2": nil, "cls1": {"cls1": 1, "cls2": 2}} {
-			facts := p.mustPublish(&shownRegistry{views: []registry.View{{Exports: []mcs.Export{other}, Order: order}}}, 0)
+			facts := p.mustPublish(&shownRegistry{views: []registry.View{{Clusters: registrytest.ViewOf(other).Clusters, Order: order}}}, 0)
 			if len(facts.conflicts) == 0 || !strings.Contains(facts.conflicts[0].Message, "from cluster "+decides) {
 				t.Errorf("order %v: conflicts %v, want that %s decides", order, facts.conflicts, decides)
 			}
@@ -272,7 +273,7 @@ func TestPublish_FindsConflicts(t *testing.T) {
 				return c.Get(ctx, key, obj, opts...)
 			},
 		})
-		if _, err := p.publishOnce(&shownRegistry{views: []registry.View{{Exports: []mcs.Export{other}}}}, 0); err == nil || !strings.Contains(err.Error(), "denied") {
+		if _, err := p.publishOnce(&shownRegistry{views: []registry.View{registrytest.ViewOf(other)}}, 0); err == nil || !strings.Contains(err.Error(), "denied") {
 			t.Errorf("error %v, want that of the API server", err)
 		}
 	})

@@ -283,60 +283,47 @@ func (g *Guard) Filter(key mcs.Key, view registry.View) (registry.View, []policy
 	}
 	view = g.filterRecipients(view)
 	p, local := g.current.Load(), g.local.Load()
+	maps.DeleteFunc(view.Clusters, func(cluster string, c registry.ClusterView) bool {
+		return c.State != registry.Exports && p.AllowsNamespace(cluster, key.Namespace) != nil
+	})
 	var refusals []policy.Refusal
-	exports := make([]mcs.Export, 0, len(view.Exports))
-	for _, e := range view.Exports {
-		allowed, refused, ok := p.Apply(e, view.Properties[e.Cluster], local)
+	for _, cluster := range view.In(registry.Exports) {
+		c := view.Clusters[cluster]
+		allowed, refused, ok := p.Apply(*c.Export, c.Properties, local)
+		switch {
+		case !ok:
+			delete(view.Clusters, cluster)
+		case len(refused) > 0:
+			c.Export = new(allowed)
+			view.Clusters[cluster] = c
+		}
 		refusals = append(refusals, refused...)
-		if ok {
-			exports = append(exports, allowed)
-		}
-	}
-	if len(refusals) > 0 {
-		view.Exports = exports
-	}
-	denied := func(cluster string) bool { return p.AllowsNamespace(cluster, key.Namespace) != nil }
-	for _, list := range []*[]string{&view.Unknown, &view.Unseen, &view.Ignored, &view.Stale, &view.LivenessUnknown} {
-		if slices.ContainsFunc(*list, denied) {
-			*list = slices.DeleteFunc(slices.Clone(*list), denied)
-		}
 	}
 	return view, refusals
 }
 
-// filterRecipients returns view without the exports that are for other clusters. Until the ClusterProperties of this cluster are known, exports for some
-// clusters are unknown.
+// filterRecipients returns a copy of view without the exports that are for other clusters. Until the ClusterProperties of this cluster are known, exports for
+// some clusters are unknown.
 func (g *Guard) filterRecipients(view registry.View) registry.View {
-	isRestricted := func(e mcs.Export) bool { return e.Recipients != "" }
-	if !slices.ContainsFunc(view.Exports, isRestricted) {
-		return view
-	}
-	var importer mcs.Properties
-	known := false
-	if g.importer != nil {
-		importer, known = g.importer()
-	}
-	var others []string
-	exports := make([]mcs.Export, 0, len(view.Exports))
-	for _, e := range view.Exports {
+	view.Clusters = maps.Clone(view.Clusters)
+	for cluster, c := range view.Clusters {
+		if c.State != registry.Exports || c.Export.Recipients == "" {
+			continue
+		}
+		var importer mcs.Properties
+		known := false
+		if g.importer != nil {
+			importer, known = g.importer()
+		}
 		switch {
-		case !isRestricted(e), known && e.IsFor(importer):
-			exports = append(exports, e)
 		case !known:
-			view.Unknown = append(slices.Clone(view.Unknown), e.Cluster)
-		default:
-			others = append(others, e.Cluster)
+			c.State, c.Export = registry.Unknown, nil
+			view.Clusters[cluster] = c
+		case !c.Export.IsFor(importer):
+			delete(view.Clusters, cluster)
 		}
 	}
-	slices.Sort(view.Unknown)
-	view.Exports = exports
-	view.Stale, view.LivenessUnknown = without(view.Stale, others), without(view.LivenessUnknown, others)
 	return view
-}
-
-// without returns list without the items of others.
-func without(list, others []string) []string {
-	return slices.DeleteFunc(slices.Clone(list), func(item string) bool { return slices.Contains(others, item) })
 }
 
 // NotFor returns the clusters, sorted, whose exports in view are for other clusters than this one. The nil *Guard has none.
@@ -345,12 +332,7 @@ func (g *Guard) NotFor(view registry.View) (clusters []string) {
 		return nil
 	}
 	filtered := g.filterRecipients(view)
-	for _, e := range view.Exports {
-		if !slices.ContainsFunc(filtered.Exports, func(o mcs.Export) bool { return o.Cluster == e.Cluster }) && !slices.Contains(filtered.Unknown, e.Cluster) {
-			clusters = append(clusters, e.Cluster)
-		}
-	}
-	return clusters
+	return slices.DeleteFunc(view.In(registry.Exports), func(cluster string) bool { return filtered.Clusters[cluster].State != registry.None })
 }
 
 // Record records the refusals of key for metrics and status, and logs each new reason.

@@ -31,6 +31,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/policy"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
 var key = mcs.Key{Namespace: "shop", Name: "web"}
@@ -68,20 +69,14 @@ func newGuard(t *testing.T, text string) (g *Guard, path string, source *localAd
 }
 
 func viewOf(clusters ...string) registry.View {
-	var v registry.View
+	var exports []mcs.Export
 	for _, c := range clusters {
-		v.Exports = append(v.Exports, mcs.Export{Key: key, Cluster: c, Backends: []mcs.Backends{{Endpoints: []mcs.Endpoint{{Address: netip.MustParseAddr("10.0.0.1")}}}}})
+		exports = append(exports, mcs.Export{Key: key, Cluster: c, Backends: []mcs.Backends{{Endpoints: []mcs.Endpoint{{Address: netip.MustParseAddr("10.0.0.1")}}}}})
 	}
-	return v
+	return registrytest.ViewOf(exports...)
 }
 
-func clustersOf(v registry.View) []string {
-	var out []string
-	for _, e := range v.Exports {
-		out = append(out, e.Cluster)
-	}
-	return out
-}
+func clustersOf(v registry.View) []string { return v.In(registry.Exports) }
 
 // An export for other clusters does not exist for this one, and one for some clusters is unknown while this cluster's properties are.
 func TestGuard_FiltersRecipients(t *testing.T) {
@@ -92,20 +87,16 @@ func TestGuard_FiltersRecipients(t *testing.T) {
 		}
 		return recipients
 	}
-	view := registry.View{
-		Exports: []mcs.Export{{Key: key, Cluster: "cls1"}, {Key: key, Cluster: "cls2", Recipients: only("cls9")}, {Key: key, Cluster: "cls3", Recipients: only("cls8")}},
-		Stale:   []string{"cls2", "cls3"}, Unknown: []string{"cls7"},
-	}
+	view := registrytest.ViewOf(
+		mcs.Export{Key: key, Cluster: "cls1"}, mcs.Export{Key: key, Cluster: "cls2", Recipients: only("cls9")}, mcs.Export{Key: key, Cluster: "cls3", Recipients: only("cls8")},
+	)
+	view = registrytest.WithLiveness(registrytest.With(view, registry.Unknown, "cls7"), registry.Stale, "cls2", "cls3")
 	known := false
 	g := New(Config{Log: logr.Discard(), Importer: func() (mcs.Properties, bool) { return mcs.Properties{}.OfCluster("cls9", "set"), known }})
 	check := func(exports, unknown, stale, notFor string) {
 		t.Helper()
 		got, refusals := g.Filter(key, view)
-		var clusters []string
-		for _, e := range got.Exports {
-			clusters = append(clusters, e.Cluster)
-		}
-		all := fmt.Sprint(clusters, got.Unknown, got.Stale, g.NotFor(view))
+		all := fmt.Sprint(got.In(registry.Exports), got.In(registry.Unknown), got.WithLiveness(registry.Stale), g.NotFor(view))
 		if want := fmt.Sprintf("[%s] [%s] [%s] [%s]", exports, unknown, stale, notFor); len(refusals) > 0 || strings.ReplaceAll(all, "][", "] [") != want {
 			t.Errorf("exports, unknown, stale and not for this cluster are %s, want %s; refused %v", all, want, refusals)
 		}
@@ -113,7 +104,7 @@ func TestGuard_FiltersRecipients(t *testing.T) {
 	check("cls1", "cls2 cls3 cls7", "cls2 cls3", "")
 	known = true
 	check("cls1 cls2", "cls7", "cls2", "cls3")
-	if len(view.Exports) != 3 || len(view.Unknown) != 1 || len(view.Stale) != 2 {
+	if len(view.Exports()) != 3 || len(view.In(registry.Unknown)) != 1 || len(view.WithLiveness(registry.Stale)) != 2 {
 		t.Error("the view was changed")
 	}
 }
@@ -188,15 +179,15 @@ func TestGuard_KeepsPolicyForOtherFiles(t *testing.T) {
 			case <-time.After(time.Minute):
 				t.Fatal("reading the file does not end")
 			}
-			if view, _ := g.Filter(key, viewOf("cls1")); len(view.Exports) > 0 || g.State().Problem == "" {
-				t.Errorf("imported are %d exports, problem %q; want the previous policy and a problem", len(view.Exports), g.State().Problem)
+			if view, _ := g.Filter(key, viewOf("cls1")); len(view.Exports()) > 0 || g.State().Problem == "" {
+				t.Errorf("imported are %d exports, problem %q; want the previous policy and a problem", len(view.Exports()), g.State().Problem)
 			}
 			if err := errors.Join(os.Remove(path), os.WriteFile(path+".new", []byte("default: allow"), 0o600), os.Symlink(path+".new", path)); err != nil {
 				t.Fatal(err)
 			}
 			g.refresh(t.Context()) // a ConfigMap is mounted as a link
-			if view, _ := g.Filter(key, viewOf("cls1")); len(view.Exports) != 1 || g.State().Problem != "" {
-				t.Errorf("imported are %d exports, problem %q; want the new policy", len(view.Exports), g.State().Problem)
+			if view, _ := g.Filter(key, viewOf("cls1")); len(view.Exports()) != 1 || g.State().Problem != "" {
+				t.Errorf("imported are %d exports, problem %q; want the new policy", len(view.Exports()), g.State().Problem)
 			}
 		})
 	}
@@ -307,17 +298,16 @@ func TestGuard_FiltersView(t *testing.T) {
 	g, _, source, _ := newGuard(t, "default: deny\nclusters: {cls1: {}}\nsystemNamespaces: [default]")
 	source.local = &policy.Local{ServiceNetworks: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}}
 	g.refresh(t.Context())
-	view := viewOf("cls1", "cls2")
-	view.Unknown, view.Unseen, view.Stale, view.LivenessUnknown = []string{"cls3"}, []string{"cls4"}, []string{"cls1", "cls2"}, []string{"cls2"}
-	view.Ignored = []string{"cls5"}
+	view := registrytest.With(registrytest.With(registrytest.With(viewOf("cls1", "cls2"), registry.Unknown, "cls3"), registry.Unseen, "cls4"), registry.Ignored, "cls5")
+	view = registrytest.WithLiveness(registrytest.WithLiveness(view, registry.Stale, "cls1"), registry.Undecided, "cls2")
 	got, refusals := g.Filter(key, view)
-	if diff := cmp.Diff([]string{"cls1"}, clustersOf(got)); diff != "" || got.Exports[0].EndpointCount() != 0 || len(refusals) != 2 {
-		t.Errorf("exports %+v, refusals %+v", got.Exports, refusals)
+	if diff := cmp.Diff([]string{"cls1"}, clustersOf(got)); diff != "" || got.Exports()[0].EndpointCount() != 0 || len(refusals) != 2 {
+		t.Errorf("exports %+v, refusals %+v", got.Exports(), refusals)
 	}
-	if len(got.Unknown)+len(got.Unseen)+len(got.Ignored)+len(got.LivenessUnknown) > 0 || !cmp.Equal(got.Stale, []string{"cls1"}) {
+	if len(got.In(registry.Unknown, registry.Unseen, registry.Ignored))+len(got.WithLiveness(registry.Undecided)) > 0 || !cmp.Equal(got.WithLiveness(registry.Stale), []string{"cls1"}) {
 		t.Errorf("clusters that are denied are left: %+v", got)
 	}
-	if len(view.Exports) != 2 || len(view.Unknown) != 1 || view.Exports[0].EndpointCount() != 1 {
+	if len(view.Exports()) != 2 || len(view.In(registry.Unknown)) != 1 || view.Exports()[0].EndpointCount() != 1 {
 		t.Errorf("the input changed: %+v", view)
 	}
 	if !g.AllowsSystemNamespace("default") || g.AllowsSystemNamespace("kube-system") {
@@ -347,7 +337,7 @@ func TestGuard_NilAllowsEverything(t *testing.T) {
 	var g *Guard
 	view, refusals := g.Filter(key, viewOf("cls1"))
 	g.Record(key, refusals)
-	if len(view.Exports) != 1 || refusals != nil || !g.IsReady() || g.State().File != "" {
+	if len(view.Exports()) != 1 || refusals != nil || !g.IsReady() || g.State().File != "" {
 		t.Error("the nil Guard refuses something")
 	}
 }

@@ -82,7 +82,7 @@ func (f importFacts) mayWait() bool {
 	if f.namespace && !f.excluded {
 		return false
 	}
-	return !f.isComplete() || len(f.view.Exports)+len(f.view.Unknown)+len(f.view.Unseen)+len(f.view.Ignored) > 0
+	return !f.isComplete() || len(f.view.Clusters) > 0
 }
 
 // hasLeftovers reports whether there is something to remove if no import is wanted: our ServiceImport, or our derived Service or
@@ -137,9 +137,7 @@ func (f importFacts) unknownClusters() []string {
 	if !f.synced {
 		return f.importedClusters()
 	}
-	out := slices.Concat(f.view.Unknown, f.view.Unseen, f.view.Ignored)
-	slices.Sort(out)
-	return slices.Compact(out)
+	return f.view.MayExport()
 }
 
 // containsAny reports whether status or slices of the import contain one of clusters.
@@ -153,9 +151,9 @@ func (f importFacts) showsAny(clusters []string) bool { return f.imp != nil && f
 // staleClusters returns the clusters, sorted, that are stale, or were stale for the previous process and have sent no
 // heartbeat since.
 func (f importFacts) staleClusters(unknown []string) []string {
-	stale := slices.Clone(f.view.Stale)
+	stale := f.view.WithLiveness(registry.Stale)
 	for _, c := range plan.StaleClusters(f.imp) {
-		if slices.Contains(f.view.LivenessUnknown, c) || slices.Contains(unknown, c) {
+		if f.view.Clusters[c].Liveness == registry.Undecided || slices.Contains(unknown, c) {
 			stale = append(stale, c)
 		}
 	}
@@ -181,7 +179,7 @@ func (f importFacts) unreachableClusters() []string {
 	}
 	slices.Sort(unreachable)
 	return slices.DeleteFunc(unreachable, func(c string) bool {
-		return !slices.ContainsFunc(f.view.Exports, func(e mcs.Export) bool { return e.Cluster == c }) && !slices.Contains(f.importedClusters(), c)
+		return f.view.Clusters[c].State != registry.Exports && !slices.Contains(f.importedClusters(), c)
 	})
 }
 
@@ -275,7 +273,7 @@ func decideImport(f importFacts) importDecision {
 // namedExports returns the exports of the other clusters with this cluster's names of zones. While
 // the zones of one of both clusters are not known, those of existing endpoints stay as they are.
 func (f importFacts) namedExports() []mcs.Export {
-	exports := mcs.NameZones(f.view.Exports, f.cluster, f.properties)
+	exports := mcs.NameZones(f.view.Exports(), f.cluster, f.properties)
 	for i, e := range exports {
 		if _, known := f.properties[e.Cluster]; !known {
 			exports[i] = plan.WithExistingZones(e, f.slices)
@@ -318,13 +316,13 @@ func (d importDecision) probed(f importFacts) []mcs.Export {
 	if d.verdict != verdictApply {
 		return nil
 	}
-	return f.view.Exports
+	return f.view.Exports()
 }
 
 // canWait reports whether the import is a new one of a service that only this cluster exports: its clients have the Service
 // itself meanwhile.
 func (d importDecision) canWait(f importFacts) bool {
-	return d.verdict == verdictApply && f.imp == nil && len(f.view.Exports) == 0
+	return d.verdict == verdictApply && f.imp == nil && !f.view.Has(registry.Exports)
 }
 
 // decideVerdict decides what to do with the import.
@@ -486,8 +484,8 @@ func (d *importDecision) chooseOwned(c mcs.Candidates, n int) (choice mcs.Choice
 // decideLost decides about the endpoints of clusters that the registry has not shown since the start, for as long as the stale rule
 // allows. Without their exports they are withdrawn together or not at all: if the other clusters serve every port.
 func (d *importDecision) decideLost(f importFacts) {
-	lost := slices.DeleteFunc(f.importedClusters(), func(c string) bool { return !slices.Contains(f.view.Unseen, c) })
-	if !f.lost || len(lost) == 0 || f.containsAny(f.view.Unknown) {
+	lost := slices.DeleteFunc(f.importedClusters(), func(c string) bool { return f.view.Clusters[c].State != registry.Unseen })
+	if !f.lost || len(lost) == 0 || f.containsAny(f.view.In(registry.Unknown)) {
 		return
 	}
 	kept := f.staleRule.Policy == mcs.StaleKeep || f.staleRule.Policy != mcs.StaleWithdrawAll && !d.merged.IsServed(d.endpoints, plan.ExportsOf(d.merged, f.slices, lost))

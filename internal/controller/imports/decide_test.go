@@ -21,9 +21,16 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/policy"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
 var webKey = mcs.Key{Namespace: "demo", Name: "web"}
+
+// incomplete returns view while a registry is not read.
+func incomplete(view registry.View) registry.View {
+	view.Incomplete = true
+	return view
+}
 
 // exportOf is a cluster's export of webKey with port 80, and 443 as well if there are two.
 func exportOf(cluster string, ports ...int32) mcs.Export {
@@ -91,18 +98,18 @@ func TestDecideImport(t *testing.T) {
 		{name: "no export in any cluster, no objects", facts: importFacts{namespace: true, synced: true}, want: verdictNone},
 		{
 			name:  "another cluster exports it",
-			facts: importFacts{namespace: true, synced: true, view: registry.View{Exports: []mcs.Export{remote}}},
+			facts: importFacts{namespace: true, synced: true, view: registrytest.ViewOf(remote)},
 			want:  verdictApply, wantPort: 80, wantClusters: []string{"cls2"},
 		},
 		{
 			name:  "this and another cluster export it",
-			facts: importFacts{namespace: true, synced: true, local: &local, view: registry.View{Exports: []mcs.Export{remote}}, imp: importShowing("cls2")},
+			facts: importFacts{namespace: true, synced: true, local: &local, view: registrytest.ViewOf(remote), imp: importShowing("cls2")},
 			want:  verdictApply, wantPort: 80, wantClusters: []string{"cls1", "cls2"},
 		},
 		{
 			name: "an import of the legacy controller",
 			facts: importFacts{
-				namespace: true, synced: true, view: registry.View{Exports: []mcs.Export{remote}}, imp: foreignImport, derived: foreignService,
+				namespace: true, synced: true, view: registrytest.ViewOf(remote), imp: foreignImport, derived: foreignService,
 				takeover: TakeoverObjects{TakesImport: true, TakesDerived: true},
 			},
 			want: verdictApply, wantPort: 80, wantClusters: []string{"cls2"},
@@ -115,7 +122,7 @@ func TestDecideImport(t *testing.T) {
 		{
 			name: "an import of the legacy controller, a cluster is unknown",
 			facts: importFacts{
-				namespace: true, synced: true, view: registry.View{Exports: []mcs.Export{remote}, Unknown: []string{"cls3"}}, imp: foreignImport,
+				namespace: true, synced: true, view: registrytest.With(registrytest.ViewOf(remote), registry.Unknown, "cls3"), imp: foreignImport,
 				takeover: TakeoverObjects{TakesImport: true},
 			},
 			want: verdictNone, wantUnknown: []string{"cls3"},
@@ -123,20 +130,20 @@ func TestDecideImport(t *testing.T) {
 		{
 			name: "an import of the legacy controller, a registry is not read yet",
 			facts: importFacts{
-				namespace: true, synced: true, view: registry.View{Exports: []mcs.Export{remote}, Incomplete: true}, imp: foreignImport, takeover: TakeoverObjects{TakesImport: true},
+				namespace: true, synced: true, view: incomplete(registrytest.ViewOf(remote)), imp: foreignImport, takeover: TakeoverObjects{TakesImport: true},
 			},
 			want: verdictNone,
 		},
 		{
 			name: "an import of the legacy controller, a foreign Service has the derived name",
 			facts: importFacts{
-				namespace: true, synced: true, view: registry.View{Exports: []mcs.Export{remote}}, imp: foreignImport, derived: foreignService, takeover: TakeoverObjects{TakesImport: true},
+				namespace: true, synced: true, view: registrytest.ViewOf(remote), imp: foreignImport, derived: foreignService, takeover: TakeoverObjects{TakesImport: true},
 			},
 			want: verdictNotOwned,
 		},
 		{
 			name:  "no namespace",
-			facts: importFacts{synced: true, view: registry.View{Exports: []mcs.Export{remote}}},
+			facts: importFacts{synced: true, view: registrytest.ViewOf(remote)},
 			want:  verdictNone,
 		},
 		{
@@ -146,73 +153,73 @@ func TestDecideImport(t *testing.T) {
 		},
 		{
 			name:  "the last export was withdrawn, a cluster that the import does not contain is unknown",
-			facts: importFacts{namespace: true, synced: true, imp: importShowing("cls2"), view: registry.View{Unknown: []string{"cls3"}}},
+			facts: importFacts{namespace: true, synced: true, imp: importShowing("cls2"), view: registrytest.With(registry.View{}, registry.Unknown, "cls3")},
 			want:  verdictRemove,
 		},
 		{
 			name:  "an imported cluster is unseen since the start",
-			facts: importFacts{namespace: true, synced: true, imp: importShowing("cls2"), view: registry.View{Unseen: []string{"cls2"}}},
+			facts: importFacts{namespace: true, synced: true, imp: importShowing("cls2"), view: registrytest.With(registry.View{}, registry.Unseen, "cls2")},
 			want:  verdictApply, wantPort: 1, wantUnknown: []string{"cls2"},
 		},
 		{
 			name:  "a cluster with slices only is unseen since the start",
-			facts: importFacts{namespace: true, synced: true, imp: importShowing(), slices: importedFrom("cls2"), view: registry.View{Unseen: []string{"cls2"}}},
+			facts: importFacts{namespace: true, synced: true, imp: importShowing(), slices: importedFrom("cls2"), view: registrytest.With(registry.View{}, registry.Unseen, "cls2")},
 			want:  verdictApply, wantPort: 1, wantUnknown: []string{"cls2"},
 		},
 		{
 			name: "one of two imported clusters is unseen: spec and IPs stay",
 			facts: importFacts{
-				namespace: true, synced: true, imp: importShowing("cls2", "cls3"), view: registry.View{Exports: []mcs.Export{remote}, Unseen: []string{"cls3"}},
+				namespace: true, synced: true, imp: importShowing("cls2", "cls3"), view: registrytest.With(registrytest.ViewOf(remote), registry.Unseen, "cls3"),
 			},
 			want: verdictApply, wantPort: 1, wantClusters: []string{"cls2"}, wantUnknown: []string{"cls3"},
 		},
 		{
 			name: "a participating cluster is unknown: spec and IPs stay",
 			facts: importFacts{
-				namespace: true, synced: true, local: &local, imp: importShowing("cls1", "cls3"), view: registry.View{Unknown: []string{"cls3"}},
+				namespace: true, synced: true, local: &local, imp: importShowing("cls1", "cls3"), view: registrytest.With(registry.View{}, registry.Unknown, "cls3"),
 			},
 			want: verdictApply, wantPort: 1, wantClusters: []string{"cls1"}, wantUnknown: []string{"cls3"},
 		},
 		{
 			name: "a participating cluster is unknown, without a status",
 			facts: importFacts{
-				namespace: true, synced: true, local: &local, imp: importShowing(), slices: importedFrom("cls1", "cls3"), view: registry.View{Unknown: []string{"cls3"}},
+				namespace: true, synced: true, local: &local, imp: importShowing(), slices: importedFrom("cls1", "cls3"), view: registrytest.With(registry.View{}, registry.Unknown, "cls3"),
 			},
 			want: verdictApply, wantPort: 1, wantClusters: []string{"cls1"}, wantUnknown: []string{"cls3"},
 		},
 		{
 			name: "an unknown cluster that the import does not contain",
 			facts: importFacts{
-				namespace: true, synced: true, local: &local, imp: importShowing("cls1"), view: registry.View{Unknown: []string{"cls3"}},
+				namespace: true, synced: true, local: &local, imp: importShowing("cls1"), view: registrytest.With(registry.View{}, registry.Unknown, "cls3"),
 			},
 			want: verdictApply, wantPort: 80, wantClusters: []string{"cls1"}, wantUnknown: []string{"cls3"},
 		},
 		{
 			name:  "a new import is created although a cluster is unknown",
-			facts: importFacts{namespace: true, synced: true, local: &local, view: registry.View{Unknown: []string{"cls3"}}},
+			facts: importFacts{namespace: true, synced: true, local: &local, view: registrytest.With(registry.View{}, registry.Unknown, "cls3")},
 			want:  verdictApply, wantPort: 80, wantClusters: []string{"cls1"}, wantUnknown: []string{"cls3"},
 		},
 		{
 			name: "a registry is not read yet: endpoints of unknown clusters stay, those of known clusters are updated",
 			facts: importFacts{
 				namespace: true, synced: true, cluster: "cls1", imp: importShowing("cls1", "cls2", "cls4"), slices: importedFrom("cls2", "cls5"),
-				view: registry.View{Exports: []mcs.Export{remote}, Unknown: []string{"cls3"}, Unseen: []string{"cls4", "cls5"}, Incomplete: true},
+				view: incomplete(registrytest.With(registrytest.With(registrytest.ViewOf(remote), registry.Unknown, "cls3"), registry.Unseen, "cls4", "cls5")),
 			},
 			want: verdictApply, wantPort: 1, wantClusters: []string{"cls2"}, wantUnknown: []string{"cls3", "cls4", "cls5"},
 		},
 		{
 			name:  "a registry is not read yet, but all clusters of the import have shown that they do not export it",
-			facts: importFacts{namespace: true, synced: true, cluster: "cls1", imp: importShowing("cls2"), view: registry.View{Incomplete: true}},
+			facts: importFacts{namespace: true, synced: true, cluster: "cls1", imp: importShowing("cls2"), view: incomplete(registry.View{})},
 			want:  verdictRemove,
 		},
 		{
 			name:  "a registry is not read yet, just after the start: a new import waits",
-			facts: importFacts{namespace: true, synced: true, starting: true, cluster: "cls1", view: registry.View{Exports: []mcs.Export{remote}, Incomplete: true}},
+			facts: importFacts{namespace: true, synced: true, starting: true, cluster: "cls1", view: incomplete(registrytest.ViewOf(remote))},
 			want:  verdictNone,
 		},
 		{
 			name:  "a registry is not read for long: a new import is created",
-			facts: importFacts{namespace: true, synced: true, cluster: "cls1", view: registry.View{Exports: []mcs.Export{remote}, Incomplete: true}},
+			facts: importFacts{namespace: true, synced: true, cluster: "cls1", view: incomplete(registrytest.ViewOf(remote))},
 			want:  verdictApply, wantPort: 80, wantClusters: []string{"cls2"},
 		},
 		{name: "not read yet, no objects", facts: importFacts{namespace: true, local: &local}, want: verdictNone},
@@ -233,7 +240,7 @@ func TestDecideImport(t *testing.T) {
 		},
 		{
 			name:  "a foreign ServiceImport exists",
-			facts: importFacts{namespace: true, synced: true, imp: foreignImport, view: registry.View{Exports: []mcs.Export{remote}}},
+			facts: importFacts{namespace: true, synced: true, imp: foreignImport, view: registrytest.ViewOf(remote)},
 			want:  verdictNotOwned,
 		},
 		{
@@ -243,31 +250,31 @@ func TestDecideImport(t *testing.T) {
 		},
 		{
 			name:  "a foreign Service has the derived name",
-			facts: importFacts{namespace: true, synced: true, imp: importShowing(), derived: foreignService, view: registry.View{Exports: []mcs.Export{remote}}},
+			facts: importFacts{namespace: true, synced: true, imp: importShowing(), derived: foreignService, view: registrytest.ViewOf(remote)},
 			want:  verdictNotOwned,
 		},
 		{
 			name:  "the namespace may not import, no objects",
-			facts: importFacts{namespace: true, excluded: true, synced: true, view: registry.View{Exports: []mcs.Export{remote}}},
+			facts: importFacts{namespace: true, excluded: true, synced: true, view: registrytest.ViewOf(remote)},
 			want:  verdictNone,
 		},
 		{
 			name: "the namespace may not import any more",
 			facts: importFacts{
-				namespace: true, excluded: true, synced: true, imp: importShowing("cls2"), view: registry.View{Exports: []mcs.Export{remote}},
+				namespace: true, excluded: true, synced: true, imp: importShowing("cls2"), view: registrytest.ViewOf(remote),
 			},
 			want: verdictRemove,
 		},
 		{
 			name: "the namespace may not import any more, a cluster is unknown",
 			facts: importFacts{
-				namespace: true, excluded: true, imp: importShowing("cls1", "cls3"), view: registry.View{Unknown: []string{"cls3"}}, local: &local,
+				namespace: true, excluded: true, imp: importShowing("cls1", "cls3"), view: registrytest.With(registry.View{}, registry.Unknown, "cls3"), local: &local,
 			},
 			want: verdictRemove,
 		},
 		{
 			name:  "excluded namespace with a foreign ServiceImport",
-			facts: importFacts{namespace: true, excluded: true, synced: true, imp: foreignImport, view: registry.View{Exports: []mcs.Export{remote}}},
+			facts: importFacts{namespace: true, excluded: true, synced: true, imp: foreignImport, view: registrytest.ViewOf(remote)},
 			want:  verdictNone,
 		},
 		{
@@ -277,7 +284,7 @@ func TestDecideImport(t *testing.T) {
 		},
 		{
 			name:  "an orphaned derived Service, a cluster is unknown",
-			facts: importFacts{namespace: true, synced: true, derived: ownService, view: registry.View{Unknown: []string{"cls3"}}},
+			facts: importFacts{namespace: true, synced: true, derived: ownService, view: registrytest.With(registry.View{}, registry.Unknown, "cls3")},
 			want:  verdictNone,
 		},
 		{
@@ -302,18 +309,18 @@ func TestDecideImport(t *testing.T) {
 		},
 		{
 			name:  "a held derived Service, exported again",
-			facts: importFacts{namespace: true, synced: true, derived: heldService, view: registry.View{Exports: []mcs.Export{remote}}},
+			facts: importFacts{namespace: true, synced: true, derived: heldService, view: registrytest.ViewOf(remote)},
 			want:  verdictApply, wantPort: 80, wantClusters: []string{"cls2"},
 		},
 		{
 			name:  "another client overwrote the label of the derived Service",
-			facts: importFacts{namespace: true, synced: true, imp: importShowing("cls2"), derived: relabelledService, view: registry.View{Exports: []mcs.Export{remote}}},
+			facts: importFacts{namespace: true, synced: true, imp: importShowing("cls2"), derived: relabelledService, view: registrytest.ViewOf(remote)},
 			want:  verdictApply, wantPort: 80, wantClusters: []string{"cls2"},
 		},
 		{
 			name: "another client overwrote the label of the ServiceImport, which owns an imported slice",
 			facts: importFacts{
-				namespace: true, synced: true, imp: relabelledImport, slices: []*discoveryv1.EndpointSlice{ownedSlice}, view: registry.View{Exports: []mcs.Export{remote}},
+				namespace: true, synced: true, imp: relabelledImport, slices: []*discoveryv1.EndpointSlice{ownedSlice}, view: registrytest.ViewOf(remote),
 			},
 			want: verdictApply, wantPort: 80, wantClusters: []string{"cls2"},
 		},
@@ -331,7 +338,7 @@ func TestDecideImport(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.facts.key = webKey
-			exports := slices.Clone(tt.facts.view.Exports)
+			exports := slices.Clone(tt.facts.view.Exports())
 			got := decideImport(tt.facts)
 			if got.verdict != tt.want {
 				t.Errorf("verdict %d, want %d", got.verdict, tt.want)
@@ -349,7 +356,7 @@ func TestDecideImport(t *testing.T) {
 			if port != tt.wantPort {
 				t.Errorf("first port %d, want %d", port, tt.wantPort)
 			}
-			if d := cmp.Diff(exports, tt.facts.view.Exports, cmpopts.EquateComparable(netip.Addr{})); d != "" {
+			if d := cmp.Diff(exports, tt.facts.view.Exports(), cmpopts.EquateComparable(netip.Addr{})); d != "" {
 				t.Errorf("the view was changed:\n%s", d)
 			}
 		})
@@ -363,8 +370,8 @@ func TestCanWait(t *testing.T) {
 		want  bool
 	}{
 		"new, exported by this cluster alone":       {importFacts{local: &local}, true},
-		"new, exported by another cluster":          {importFacts{view: registry.View{Exports: []mcs.Export{exportOf("cls2", 80)}}}, false},
-		"new, exported by this and another cluster": {importFacts{local: &local, view: registry.View{Exports: []mcs.Export{exportOf("cls2", 80)}}}, false},
+		"new, exported by another cluster":          {importFacts{view: registrytest.ViewOf(exportOf("cls2", 80))}, false},
+		"new, exported by this and another cluster": {importFacts{local: &local, view: registrytest.ViewOf(exportOf("cls2", 80))}, false},
 		"existing":                 {importFacts{local: &local, imp: importShowing("cls1")}, false},
 		"no export in any cluster": {importFacts{}, false},
 		"excluded namespace":       {importFacts{local: &local, excluded: true}, false},
@@ -385,7 +392,7 @@ func TestDecideUnreachable(t *testing.T) {
 		return e
 	}
 	cls2, cls3 := endpointOf("cls2", "10.2.0.1"), endpointOf("cls3", "10.3.0.1")
-	both := registry.View{Exports: []mcs.Export{cls2, cls3}}
+	both := registrytest.ViewOf(cls2, cls3)
 	paths := func(text string) pathhealth.Verdict {
 		v := pathhealth.Verdict{Paths: map[string]pathhealth.Path{}}
 		for _, word := range strings.Fields(text) {
@@ -411,12 +418,12 @@ func TestDecideUnreachable(t *testing.T) {
 		{"the path to one cluster fails", importFacts{view: both, paths: paths("cls2=Unreachable cls3=Reachable")}, mcs.PathHealthWithdraw, "cls2=0 cls3=1", "cls2 Withdrawn"},
 		{"it is observed", importFacts{view: both, paths: paths("cls2=Unreachable cls3=Reachable")}, mcs.PathHealthObserve, "cls2=1 cls3=1", " Observed"},
 		{"the path to a cluster that does not export the service fails", importFacts{view: both, paths: paths("cls4=Unreachable")}, mcs.PathHealthWithdraw, "cls2=1 cls3=1", " NoneUnreachable"},
-		{"the path to the only exporter fails", importFacts{view: registry.View{Exports: both.Exports[:1]}, paths: paths("cls2=Unreachable")}, mcs.PathHealthWithdraw, "cls2=1", "cls2 LastEndpointsKept"},
+		{"the path to the only exporter fails", importFacts{view: registrytest.ViewOf(cls2), paths: paths("cls2=Unreachable")}, mcs.PathHealthWithdraw, "cls2=1", "cls2 LastEndpointsKept"},
 		{"all paths fail, but most do not", importFacts{view: both, paths: paths("cls2=Unreachable cls3=Unreachable cls4=Reachable")}, mcs.PathHealthWithdraw, "cls2=1 cls3=1", "cls2,cls3 LastEndpointsKept"},
 		{"most paths fail", importFacts{view: both, paths: faultHere}, mcs.PathHealthWithdraw, "cls2=1 cls3=1", " FaultInThisCluster"},
 		{
 			"one cluster is stale, the path to the other fails",
-			importFacts{view: registry.View{Exports: both.Exports, Stale: []string{"cls3"}}, paths: paths("cls2=Unreachable")}, mcs.PathHealthWithdraw, "cls2=1 cls3=1", "cls2 LastEndpointsKept",
+			importFacts{view: registrytest.WithLiveness(both, registry.Stale, "cls3"), paths: paths("cls2=Unreachable")}, mcs.PathHealthWithdraw, "cls2=1 cls3=1", "cls2 LastEndpointsKept",
 		},
 		{"after a restart", importFacts{imp: withdrawn, view: both}, mcs.PathHealthWithdraw, "cls2=0 cls3=1", "cls2 Withdrawn"},
 		{"after a restart, the path works", importFacts{imp: withdrawn, view: both, paths: paths("cls2=Reachable")}, mcs.PathHealthWithdraw, "cls2=1 cls3=1", " NoneUnreachable"},
@@ -424,7 +431,7 @@ func TestDecideUnreachable(t *testing.T) {
 		{"after a restart with another mode", importFacts{imp: withdrawn, view: both}, mcs.PathHealthObserve, "cls2=1 cls3=1", " NoneUnreachable"},
 		{
 			"after a restart, another exporter is unknown: nothing shows that the service is served",
-			importFacts{imp: withdrawn, view: registry.View{Exports: both.Exports[:1], Unknown: []string{"cls3"}}}, mcs.PathHealthWithdraw, "cls2=1", "cls2 LastEndpointsKept",
+			importFacts{imp: withdrawn, view: registrytest.With(registrytest.ViewOf(cls2), registry.Unknown, "cls3")}, mcs.PathHealthWithdraw, "cls2=1", "cls2 LastEndpointsKept",
 		},
 	}
 	for _, tt := range tests {
@@ -441,7 +448,7 @@ func TestDecideUnreachable(t *testing.T) {
 			if text := strings.Join(d.withdrawn(tt.facts), ",") + " " + d.unreachability.Reason; text != tt.wantList {
 				t.Errorf("unreachable are %q, want %q", text, tt.wantList)
 			}
-			if probed := d.probed(tt.facts); len(probed) != len(tt.facts.view.Exports) {
+			if probed := d.probed(tt.facts); len(probed) != len(tt.facts.view.Exports()) {
 				t.Errorf("%d exports are probed, want all, also those that are not in use", len(probed))
 			}
 		})
@@ -469,35 +476,35 @@ func TestDecideStale(t *testing.T) {
 		wantStale     string
 		wantUntouched []string
 	}{
-		{"no stale cluster", importFacts{synced: true, view: registry.View{Exports: both}}, "cls2=1 cls3=1", " NoneStale", nil},
+		{"no stale cluster", importFacts{synced: true, view: registrytest.ViewOf(both...)}, "cls2=1 cls3=1", " NoneStale", nil},
 		{
-			"one of two clusters is stale", importFacts{synced: true, view: registry.View{Exports: both, Stale: []string{"cls2"}}},
+			"one of two clusters is stale", importFacts{synced: true, view: registrytest.WithLiveness(registrytest.ViewOf(both...), registry.Stale, "cls2")},
 			"cls2=0 cls3=1", "cls2 Withdrawn", nil,
 		},
 		{
-			"the only other cluster is stale, this cluster has endpoints", importFacts{synced: true, local: &local, view: registry.View{Exports: both[:1], Stale: []string{"cls2"}}},
+			"the only other cluster is stale, this cluster has endpoints", importFacts{synced: true, local: &local, view: registrytest.WithLiveness(registrytest.ViewOf(both[:1]...), registry.Stale, "cls2")},
 			"cls2=0 cls1=1", "cls2 Withdrawn", nil,
 		},
 		{
-			"the only exporter is stale", importFacts{synced: true, view: registry.View{Exports: both[:1], Stale: []string{"cls2"}}},
+			"the only exporter is stale", importFacts{synced: true, view: registrytest.WithLiveness(registrytest.ViewOf(both[:1]...), registry.Stale, "cls2")},
 			"cls2=1", "cls2 LastEndpointsKept", nil,
 		},
 		{
-			"after a restart, the liveness of the stale cluster is unknown", importFacts{synced: true, imp: withdrawn, view: registry.View{Exports: both, LivenessUnknown: []string{"cls2", "cls3"}}},
+			"after a restart, the liveness of the stale cluster is unknown", importFacts{synced: true, imp: withdrawn, view: registrytest.WithLiveness(registrytest.ViewOf(both...), registry.Undecided, "cls2", "cls3")},
 			"cls2=0 cls3=1", "cls2 Withdrawn", nil,
 		},
 		{
-			"after a restart, the stale cluster is live", importFacts{synced: true, imp: withdrawn, view: registry.View{Exports: both, LivenessUnknown: []string{"cls3"}}},
+			"after a restart, the stale cluster is live", importFacts{synced: true, imp: withdrawn, view: registrytest.WithLiveness(registrytest.ViewOf(both...), registry.Undecided, "cls3")},
 			"cls2=1 cls3=1", " NoneStale", nil,
 		},
 		{
 			"after a restart, another cluster is unknown: no change",
-			importFacts{synced: true, imp: withdrawn, view: registry.View{Exports: both[:1], LivenessUnknown: []string{"cls2"}, Unknown: []string{"cls3"}}},
+			importFacts{synced: true, imp: withdrawn, view: registrytest.WithLiveness(registrytest.With(registrytest.ViewOf(both[:1]...), registry.Unknown, "cls3"), registry.Undecided, "cls2")},
 			"", "cls2 ", []string{"cls3", "cls2"},
 		},
 		{
 			"after a restart, the stale cluster is unknown: no change",
-			importFacts{synced: true, imp: withdrawn, view: registry.View{Exports: both[1:], Unknown: []string{"cls2"}}},
+			importFacts{synced: true, imp: withdrawn, view: registrytest.With(registrytest.ViewOf(both[1:]...), registry.Unknown, "cls2")},
 			"cls3=1", "cls2 ", []string{"cls2", "cls2"},
 		},
 		{
@@ -506,36 +513,36 @@ func TestDecideStale(t *testing.T) {
 		},
 		{
 			"an unknown cluster that does not participate",
-			importFacts{synced: true, imp: importShowing("cls2", "cls3"), view: registry.View{Exports: both, Stale: []string{"cls2"}, Unknown: []string{"cls4"}}},
+			importFacts{synced: true, imp: importShowing("cls2", "cls3"), view: registrytest.WithLiveness(registrytest.With(registrytest.ViewOf(both...), registry.Unknown, "cls4"), registry.Stale, "cls2")},
 			"cls2=0 cls3=1", "cls2 Withdrawn", []string{"cls4"},
 		},
 		{
 			"an unseen cluster, just after the start: no change",
-			importFacts{synced: true, imp: served, view: registry.View{Exports: both[1:], Unseen: []string{"cls2"}}},
+			importFacts{synced: true, imp: served, view: registrytest.With(registrytest.ViewOf(both[1:]...), registry.Unseen, "cls2")},
 			"cls3=1", " ", []string{"cls2"},
 		},
 		{
 			"an unseen cluster, long after the start: another one serves all ports",
-			importFacts{synced: true, lost: true, imp: served, view: registry.View{Exports: both[1:], Unseen: []string{"cls2"}}},
+			importFacts{synced: true, lost: true, imp: served, view: registrytest.With(registrytest.ViewOf(both[1:]...), registry.Unseen, "cls2")},
 			"cls3=1", "cls2 Withdrawn", nil,
 		},
 		{
 			"an unseen cluster, long after the start: only this cluster serves all ports",
-			importFacts{synced: true, lost: true, local: &local, imp: served, view: registry.View{Unseen: []string{"cls2", "cls3"}}},
+			importFacts{synced: true, lost: true, local: &local, imp: served, view: registrytest.With(registry.View{}, registry.Unseen, "cls2", "cls3")},
 			"cls1=1", "cls2,cls3 Withdrawn", nil,
 		},
 		{
 			"an unseen cluster, long after the start: it has the last endpoints",
-			importFacts{synced: true, lost: true, imp: served, view: registry.View{Exports: []mcs.Export{endpointOf("cls3", "10.3.0.1", false)}, Unseen: []string{"cls2"}}},
+			importFacts{synced: true, lost: true, imp: served, view: registrytest.With(registrytest.ViewOf(endpointOf("cls3", "10.3.0.1", false)), registry.Unseen, "cls2")},
 			"cls3=1", "cls2 LastEndpointsKept", []string{"cls2"},
 		},
 		{
 			"an unseen cluster, long after the start, and an unknown one: no change",
-			importFacts{synced: true, lost: true, local: &local, imp: served, view: registry.View{Unknown: []string{"cls3"}, Unseen: []string{"cls2"}}},
+			importFacts{synced: true, lost: true, local: &local, imp: served, view: registrytest.With(registrytest.With(registry.View{}, registry.Unknown, "cls3"), registry.Unseen, "cls2")},
 			"cls1=1", " ", []string{"cls2", "cls3"},
 		},
 		{
-			"the annotation names a cluster that is not stale", importFacts{synced: true, imp: withdrawn, view: registry.View{Exports: both}},
+			"the annotation names a cluster that is not stale", importFacts{synced: true, imp: withdrawn, view: registrytest.ViewOf(both...)},
 			"cls2=1 cls3=1", " NoneStale", nil,
 		},
 	}
@@ -596,7 +603,7 @@ func TestDecideImport_LostClusterOfHeadless(t *testing.T) {
 			other.IPFamilies, imp.Spec.IPFamilies = tt.families, tt.families
 			d := decideImport(importFacts{
 				key: webKey, namespace: true, synced: true, lost: true, imp: imp, slices: tt.slices,
-				staleRule: mcs.StaleRule{Policy: mcs.StaleWithdraw}, view: registry.View{Exports: []mcs.Export{other}, Unseen: []string{"cls2"}},
+				staleRule: mcs.StaleRule{Policy: mcs.StaleWithdraw}, view: registrytest.With(registrytest.ViewOf(other), registry.Unseen, "cls2"),
 			})
 			if d.staleness.Reason != tt.want {
 				t.Errorf("the endpoints of cls2 are %s, want %s", d.staleness.Reason, tt.want)
@@ -612,7 +619,7 @@ func TestDecideImport_UnknownKeepsNoPortOut(t *testing.T) {
 	imp.Spec.Ports[0].Name = "http"
 	known := exportOf("cls2")
 	known.Ports = []mcs.Port{{Name: "http", Port: 80}, {Name: "alias", Port: 1}, {Name: "added", Port: 443, AppProtocol: "https"}}
-	f := importFacts{key: webKey, namespace: true, synced: true, imp: imp, view: registry.View{Exports: []mcs.Export{known}, Unknown: []string{"cls3"}}}
+	f := importFacts{key: webKey, namespace: true, synced: true, imp: imp, view: registrytest.With(registrytest.ViewOf(known), registry.Unknown, "cls3")}
 	want := []mcs.Port{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 1}, {Name: "added", Protocol: corev1.ProtocolTCP, Port: 443, AppProtocol: "https"}}
 	if d := cmp.Diff(want, decideImport(f).merged.Ports); d != "" {
 		t.Errorf("ports (-want +got):\n%s", d)
@@ -626,7 +633,7 @@ func TestDecideImport_SelectsMetadata(t *testing.T) {
 		t.Fatal(err)
 	}
 	exp := mcs.Export{Key: webKey, Cluster: "cls2", Type: mcsv1beta1.ClusterSetIP, Ports: []mcs.Port{{Name: "http", Port: 80}}, Labels: map[string]string{"team": "a", "istio.io/global": "x"}}
-	f := importFacts{key: webKey, namespace: true, synced: true, metadata: metadata, view: registry.View{Exports: []mcs.Export{exp}}}
+	f := importFacts{key: webKey, namespace: true, synced: true, metadata: metadata, view: registrytest.ViewOf(exp)}
 	d := decideImport(f)
 	if !maps.Equal(d.merged.Labels, map[string]string{"team": "a"}) || !slices.Equal(d.notImported, []string{"istio.io/global"}) {
 		t.Errorf("labels %v, not imported %v", d.merged.Labels, d.notImported)
@@ -635,7 +642,7 @@ func TestDecideImport_SelectsMetadata(t *testing.T) {
 	f.imp.Labels = maps.Clone(f.imp.Labels)
 	maps.Copy(f.imp.Labels, exp.Labels)
 	f.imp.Annotations = map[string]string{plan.AnnotationExportedLabels: "team,istio.io/global"}
-	f.view.Unknown = []string{"cls3"}
+	f.view = registrytest.With(f.view, registry.Unknown, "cls3")
 	d = decideImport(f)
 	if !maps.Equal(d.merged.Labels, map[string]string{"team": "a"}) || d.notImported != nil {
 		t.Errorf("while a cluster is unknown: labels %v, not imported %v", d.merged.Labels, d.notImported)
@@ -665,22 +672,22 @@ func TestDecideImport_Drains(t *testing.T) {
 		facts importFacts
 		used  []string
 	}{
-		{"another cluster serves", importFacts{view: registry.View{Exports: all}}, []string{"cls3"}},
-		{"no other cluster serves", importFacts{view: registry.View{Exports: all[:1]}}, []string{"cls2"}},
-		{"the other cluster is stale", importFacts{view: registry.View{Exports: all, Stale: []string{"cls3"}}}, []string{"cls2"}},
+		{"another cluster serves", importFacts{view: registrytest.ViewOf(all...)}, []string{"cls3"}},
+		{"no other cluster serves", importFacts{view: registrytest.ViewOf(all[:1]...)}, []string{"cls2"}},
+		{"the other cluster is stale", importFacts{view: registrytest.WithLiveness(registrytest.ViewOf(all...), registry.Stale, "cls3")}, []string{"cls2"}},
 		{
-			"a third cluster is unknown", importFacts{imp: before, slices: []*discoveryv1.EndpointSlice{slice("cls3", "10.3.0.1")}, view: registry.View{Exports: all, Unknown: []string{"cls4"}}},
+			"a third cluster is unknown", importFacts{imp: before, slices: []*discoveryv1.EndpointSlice{slice("cls3", "10.3.0.1")}, view: registrytest.With(registrytest.ViewOf(all...), registry.Unknown, "cls4")},
 			[]string{"cls3"},
 		},
 		{
 			"only an unknown cluster serves", importFacts{
-				imp: before, slices: []*discoveryv1.EndpointSlice{slice("cls4", "10.4.0.1")}, view: registry.View{Exports: all[:1], Unknown: []string{"cls4"}},
+				imp: before, slices: []*discoveryv1.EndpointSlice{slice("cls4", "10.4.0.1")}, view: registrytest.With(registrytest.ViewOf(all[:1]...), registry.Unknown, "cls4"),
 			}, nil,
 		},
 		{
 			"a third cluster is unknown, and the other one stale", importFacts{
 				imp: before, slices: []*discoveryv1.EndpointSlice{slice("cls3", "10.3.0.1")},
-				view: registry.View{Exports: all, Stale: []string{"cls3"}, Unknown: []string{"cls4"}},
+				view: registrytest.WithLiveness(registrytest.With(registrytest.ViewOf(all...), registry.Unknown, "cls4"), registry.Stale, "cls3"),
 			}, []string{"cls2"},
 		},
 	}
@@ -740,47 +747,45 @@ func TestDecideImport_Addresses(t *testing.T) {
 		want, unchanged, refused string
 	}{
 		"a younger export has it as not ready": {
-			facts: importFacts{view: registry.View{Exports: []mcs.Export{export("cls2", 1000, "10.2.0.1"), export("cls3", 2000, "!10.2.0.1", "10.3.0.1")}}},
+			facts: importFacts{view: registrytest.ViewOf(export("cls2", 1000, "10.2.0.1"), export("cls3", 2000, "!10.2.0.1", "10.3.0.1"))},
 			want:  "cls2=10.2.0.1 cls3=10.3.0.1", refused: "cls3",
 		},
 		"one of this cluster, from a younger export": {
-			facts: importFacts{local: &local, view: registry.View{Exports: []mcs.Export{export("cls3", 3000, "!10.1.0.1")}}}, want: "cls3= cls1=10.1.0.1", refused: "cls3",
+			facts: importFacts{local: &local, view: registrytest.ViewOf(export("cls3", 3000, "!10.1.0.1"))}, want: "cls3= cls1=10.1.0.1", refused: "cls3",
 		},
 		"an older claim counts from when the export appeared": {
-			facts: importFacts{imp: imp("cls2=1000"), view: registry.View{Exports: []mcs.Export{export("cls2", 1000, "10.2.0.1"), export("cls3", 500, "!10.2.0.1")}}},
+			facts: importFacts{imp: imp("cls2=1000"), view: registrytest.ViewOf(export("cls2", 1000, "10.2.0.1"), export("cls3", 500, "!10.2.0.1"))},
 			want:  "cls2=10.2.0.1 cls3=", refused: "cls3",
 		},
 		"the older cluster is stale and replaced": {
-			facts: importFacts{view: registry.View{Exports: []mcs.Export{export("cls2", 1000, "10.2.0.1"), export("cls3", 2000, "10.2.0.1")}, Stale: []string{"cls2"}}},
+			facts: importFacts{view: registrytest.WithLiveness(registrytest.ViewOf(export("cls2", 1000, "10.2.0.1"), export("cls3", 2000, "10.2.0.1")), registry.Stale, "cls2")},
 			want:  "cls2= cls3=10.2.0.1",
 		},
 		"the older cluster is stale and has the last ready endpoint": {
-			facts: importFacts{view: registry.View{Exports: []mcs.Export{export("cls2", 1000, "10.2.0.1"), export("cls3", 2000, "!10.2.0.1")}, Stale: []string{"cls2"}}},
+			facts: importFacts{view: registrytest.WithLiveness(registrytest.ViewOf(export("cls2", 1000, "10.2.0.1"), export("cls3", 2000, "!10.2.0.1")), registry.Stale, "cls2")},
 			want:  "cls2=10.2.0.1 cls3=", refused: "cls3",
 		},
 		"the ready one is left out, and a stale cluster has another one": {
-			facts: importFacts{view: registry.View{
-				Exports: []mcs.Export{export("cls2", 1000, "!10.2.0.1"), export("cls3", 2000, "10.2.0.1"), export("cls4", 3000, "10.4.0.1")}, Stale: []string{"cls4"},
-			}},
-			want: "cls2=10.2.0.1 cls3= cls4=10.4.0.1", refused: "cls3",
+			facts: importFacts{view: registrytest.WithLiveness(registrytest.ViewOf(export("cls2", 1000, "!10.2.0.1"), export("cls3", 2000, "10.2.0.1"), export("cls4", 3000, "10.4.0.1")), registry.Stale, "cls4")},
+			want:  "cls2=10.2.0.1 cls3= cls4=10.4.0.1", refused: "cls3",
 		},
 		"slices of a younger, unknown cluster have it": {
 			facts: importFacts{
 				imp: imp("cls2=1000,cls3=2000"), slices: []*discoveryv1.EndpointSlice{slice("cls3", "10.2.0.1", "10.3.0.1")},
-				view: registry.View{Exports: []mcs.Export{export("cls2", 1000, "10.2.0.1")}, Unknown: []string{"cls3"}},
+				view: registrytest.With(registrytest.ViewOf(export("cls2", 1000, "10.2.0.1")), registry.Unknown, "cls3"),
 			},
 			want: "cls2=10.2.0.1 cls3=10.3.0.1", refused: "cls3",
 		},
 		"slices of an older, unknown cluster have it": {
 			facts: importFacts{
 				imp: imp("cls2=1000,cls3=500"), slices: []*discoveryv1.EndpointSlice{slice("cls3", "10.2.0.1")},
-				view: registry.View{Exports: []mcs.Export{export("cls2", 1000, "10.2.0.1", "10.2.0.2")}, Unknown: []string{"cls3"}},
+				view: registrytest.With(registrytest.ViewOf(export("cls2", 1000, "10.2.0.1", "10.2.0.2")), registry.Unknown, "cls3"),
 			},
 			want: "cls2=10.2.0.2", unchanged: "cls3", refused: "cls2",
 		},
 		"slices that cannot be written have it": {
 			facts: importFacts{
-				slices: []*discoveryv1.EndpointSlice{slice("cls3", "10.2.0.1")}, view: registry.View{Exports: []mcs.Export{export("cls2", 1000, "10.2.0.1"), export("cls3", 2000, "10.2.0.1")}},
+				slices: []*discoveryv1.EndpointSlice{slice("cls3", "10.2.0.1")}, view: registrytest.ViewOf(export("cls2", 1000, "10.2.0.1"), export("cls3", 2000, "10.2.0.1")),
 			},
 			fixed: []string{"cls3"}, want: "cls2=10.2.0.1", unchanged: "cls3", refused: "cls3",
 		},
@@ -837,7 +842,7 @@ func TestDecideImport_Zones(t *testing.T) {
 	imp.Spec.Ports[0].Port, imp.Annotations = 80, map[string]string{plan.AnnotationExportTimes: "cls1=1000,cls2=1000,cls3=2000"}
 	facts := importFacts{
 		key: webKey, cluster: "cls1", namespace: true, synced: true, now: time.Unix(10_000, 0), imp: imp, local: &local, slices: []*discoveryv1.EndpointSlice{slice},
-		view: registry.View{Exports: []mcs.Export{export("cls2", 1000, "10.2.0.1")}, Unknown: []string{"cls3"}},
+		view: registrytest.With(registrytest.ViewOf(export("cls2", 1000, "10.2.0.1")), registry.Unknown, "cls3"),
 		properties: map[string]mcs.Properties{
 			"cls1": {mcs.PropertyZones: "a=1,b=2"}, "cls2": {mcs.PropertyZones: "a=2,b=1"}, "cls3": {mcs.PropertyZones: "a=2,b=1"},
 		},
@@ -860,8 +865,8 @@ func TestDecideImport_Zones(t *testing.T) {
 	known := facts.properties
 	existing := importedFrom("cls2")[0]
 	existing.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{"10.2.0.1"}, Zone: new("b")}}
-	facts.imp, facts.slices, facts.view.Unknown = nil, []*discoveryv1.EndpointSlice{existing}, nil
-	facts.view.Exports = []mcs.Export{export("cls2", 1000, "10.2.0.1"), export("cls4", 1000, "10.4.0.1")}
+	facts.imp, facts.slices = nil, []*discoveryv1.EndpointSlice{existing}
+	facts.view = registrytest.ViewOf(export("cls2", 1000, "10.2.0.1"), export("cls4", 1000, "10.4.0.1"))
 	for name, properties := range map[string]map[string]mcs.Properties{
 		"no properties": nil, "not those of the exporter": {"cls1": known["cls1"]},
 	} {
@@ -905,34 +910,34 @@ func TestDecideImport_ClusterSelectors(t *testing.T) {
 		used  []string
 	}{
 		{
-			"all is known", importFacts{local: &local, properties: known, view: registry.View{Exports: []mcs.Export{selecting("cls2", "10.2.0.1"), selecting("cls3", "10.3.0.1")}}},
+			"all is known", importFacts{local: &local, properties: known, view: registrytest.ViewOf(selecting("cls2", "10.2.0.1"), selecting("cls3", "10.3.0.1"))},
 			`[{"clusters":["cls1"]},{"clusters":["cls1","cls2"]}]`, []string{"cls1"},
 		},
 		{
-			"a cluster that only imports", importFacts{properties: known, view: registry.View{Exports: []mcs.Export{selecting("cls2", "10.2.0.1"), selecting("cls3", "10.3.0.1")}}},
+			"a cluster that only imports", importFacts{properties: known, view: registrytest.ViewOf(selecting("cls2", "10.2.0.1"), selecting("cls3", "10.3.0.1"))},
 			`[{},{"clusters":["cls2"]}]`, []string{"cls2"},
 		},
 		{
-			"the properties are not known", importFacts{imp: before, local: &local, view: registry.View{Exports: []mcs.Export{selecting("cls2", "10.2.0.1"), selecting("cls3", "10.3.0.1")}}},
+			"the properties are not known", importFacts{imp: before, local: &local, view: registrytest.ViewOf(selecting("cls2", "10.2.0.1"), selecting("cls3", "10.3.0.1"))},
 			before.Annotations[plan.AnnotationSelectorResults], []string{"cls2"},
 		},
 		{
 			"the cluster that serves cannot be read", importFacts{
-				imp: before, slices: []*discoveryv1.EndpointSlice{sliceOf2}, properties: known, view: registry.View{Exports: []mcs.Export{selecting("cls3", "10.3.0.1")}, Unknown: []string{"cls2"}},
+				imp: before, slices: []*discoveryv1.EndpointSlice{sliceOf2}, properties: known, view: registrytest.With(registrytest.ViewOf(selecting("cls3", "10.3.0.1")), registry.Unknown, "cls2"),
 			},
 			`[{},{"clusters":["cls2"]}]`, nil,
 		},
 		{
 			"the cluster that serves is not among the members", importFacts{
 				imp: before, slices: []*discoveryv1.EndpointSlice{sliceOf2}, properties: map[string]mcs.Properties{"cls3": region("us")},
-				view: registry.View{Exports: []mcs.Export{selecting("cls3", "10.3.0.1")}, Unseen: []string{"cls2"}},
+				view: registrytest.With(registrytest.ViewOf(selecting("cls3", "10.3.0.1")), registry.Unseen, "cls2"),
 			},
 			before.Annotations[plan.AnnotationSelectorResults], nil,
 		},
 		{
 			"a stale cluster is the first", importFacts{
 				local: &local, properties: known, staleRule: mcs.StaleRule{Policy: mcs.StaleWithdraw},
-				view: registry.View{Exports: []mcs.Export{selecting("cls2", "10.2.0.1"), selecting("cls3", "10.3.0.1")}, Stale: []string{"cls1"}},
+				view: registrytest.WithLiveness(registrytest.ViewOf(selecting("cls2", "10.2.0.1"), selecting("cls3", "10.3.0.1")), registry.Stale, "cls1"),
 			},
 			`[{"clusters":["cls1"]},{"clusters":["cls1","cls2"]}]`, []string{"cls2"},
 		},

@@ -46,7 +46,7 @@ func (r *Controller) gather(ctx context.Context, session *membership.Session, ke
 	f.view, f.refusals = r.guard.Filter(key, f.view)
 	age := r.now().Sub(session.Started)
 	f.starting = f.view.Incomplete && age < newImportDelay
-	if f.isComplete() && len(f.view.Unseen) > 0 {
+	if f.isComplete() && f.view.Has(registry.Unseen) {
 		f.lost, f.lostIn = age >= r.staleRule.After, max(0, r.staleRule.After-age)
 	}
 	if !f.mayWait() {
@@ -63,9 +63,11 @@ func (r *Controller) gatherLocal(ctx context.Context, session *membership.Sessio
 	if f.local, err = r.localExport(ctx, session.Identity, f.key); err != nil {
 		return err
 	}
-	f.drains = mcs.Drains(f.view.Exports, f.view.Properties, f.cluster)
-	if own, known := r.membership.Properties(); known && f.synced {
-		f.properties = f.view.PropertiesWith(f.cluster, own)
+	own, known := r.membership.Properties()
+	properties := f.view.PropertiesWith(f.cluster, own)
+	f.drains = mcs.Drains(f.view.Exports(), properties, f.cluster)
+	if known && f.synced {
+		f.properties = properties
 	}
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
 // releasePause is the time between two releases of held IPs in one place. The controller-manager counts the use of a quota again some time
@@ -121,9 +122,7 @@ func (r *Controller) findHeld(ctx context.Context, namespace string, f importFac
 	var exporters []string
 	isEstablished := f.imp != nil && len(f.imp.Spec.IPs) > 0
 	if f.local == nil && !isEstablished { // to an export of this cluster, and to an import that had IPs, each gives way
-		for _, e := range f.view.Exports {
-			exporters = append(exporters, e.Cluster)
-		}
+		exporters = f.view.In(registry.Exports)
 	}
 	return chooseHeld(held, exporters, max(1, len(list.Items)/heldPart)).DeepCopy(), nil
 }

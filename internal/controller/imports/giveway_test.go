@@ -19,7 +19,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
 // heldService returns a Service that holds the IPs of an ended import since a minute of 12 o'clock.
@@ -126,7 +126,7 @@ func TestGiveWay_Undone(t *testing.T) {
 		now:    time.Now, events: kube.EventRecorder{Recorder: events.NewFakeRecorder(10)},
 	}
 	of := func(cluster string) importFacts {
-		return importFacts{key: webKey, view: registry.View{Exports: []mcs.Export{{Cluster: cluster}}}}
+		return importFacts{key: webKey, view: registrytest.ViewOf(mcs.Export{Cluster: cluster})}
 	}
 	if err := r.giveWay(t.Context(), of("cls3"), quota); !errors.Is(err, quota) || countServices(t, r) != 1 {
 		t.Errorf("error %v, want nothing released", err)

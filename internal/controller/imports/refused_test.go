@@ -12,6 +12,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
 // The endpoints of a stale cluster are withdrawn for those of other clusters. If the slices of these cannot be written, they do not serve.
@@ -38,7 +39,7 @@ func TestWithRefused_KeepsWhatNothingReplaces(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := importFacts{
 				key: webKey, namespace: true, synced: true, staleRule: rule, imp: importShowing("dead"),
-				view: registry.View{Exports: tt.exports, Stale: []string{"dead"}},
+				view: registrytest.WithLiveness(registrytest.ViewOf(tt.exports...), registry.Stale, "dead"),
 			}
 			d := decideImport(f)
 			if len(tt.refused) > 0 {

@@ -22,6 +22,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
 func TestReportFailure(t *testing.T) {
@@ -111,7 +113,7 @@ func TestNamesWithOneHash(t *testing.T) {
 	f := importFacts{key: mcs.Key{Namespace: "shop", Name: second.Name}, namespace: true, synced: true, imp: second, derived: service}
 	exp := exportOf("cls2", 80)
 	exp.Key = f.key
-	f.view.Exports = []mcs.Export{exp}
+	f.view = registrytest.ViewOf(exp)
 	if got := decideImport(f).verdict; got != verdictNotOwned {
 		t.Fatalf("the verdict is %d, want %d", got, verdictNotOwned)
 	}
@@ -140,7 +142,7 @@ func TestNamesWithOneHash(t *testing.T) {
 		t.Errorf("Ready is %s", ready.Status)
 	}
 
-	f.view.Exports, f.imp = nil, &imp
+	f.view, f.imp = registry.View{}, &imp
 	out := &outcome{}
 	r.removeImport(t.Context(), f, out)
 	var left corev1.Service

@@ -9,6 +9,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
 func TestNamespaceWaiters(t *testing.T) {
@@ -29,7 +30,7 @@ func TestNamespaceWaiters(t *testing.T) {
 
 // Services wait for their namespace only while another cluster may export them: namespaces come and go.
 func TestMayWait(t *testing.T) {
-	remote := registry.View{Exports: []mcs.Export{exportOf("cls2", 80)}}
+	remote := registrytest.ViewOf(exportOf("cls2", 80))
 	for _, tt := range []struct {
 		name  string
 		facts importFacts
@@ -37,7 +38,7 @@ func TestMayWait(t *testing.T) {
 	}{
 		{"no namespace, exported", importFacts{synced: true, view: remote}, true},
 		{"excluded namespace, exported", importFacts{namespace: true, excluded: true, synced: true, view: remote}, true},
-		{"no namespace, a cluster is unknown", importFacts{synced: true, view: registry.View{Unknown: []string{"cls2"}}}, true},
+		{"no namespace, a cluster is unknown", importFacts{synced: true, view: registrytest.With(registry.View{}, registry.Unknown, "cls2")}, true},
 		{"no namespace, not read yet", importFacts{}, true},
 		{"no namespace, a registry is not read yet", importFacts{synced: true, view: registry.View{Incomplete: true}}, true},
 		{"no namespace, no export in any cluster", importFacts{synced: true}, false},

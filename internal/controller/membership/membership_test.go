@@ -36,6 +36,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
 var (
@@ -509,7 +510,7 @@ func (r exporting) Report() registry.Report {
 
 func (r exporting) Lookup(_ context.Context, key mcs.Key, _ ...string) (registry.View, error) {
 	backends := []mcs.Backends{{Endpoints: []mcs.Endpoint{{Address: r.addresses[key]}}}}
-	return registry.View{Exports: []mcs.Export{{Key: key, Cluster: "cls2", Backends: backends}}}, nil
+	return registrytest.ViewOf(mcs.Export{Key: key, Cluster: "cls2", Backends: backends}), nil
 }
 
 // reporting is a registry with another report.
@@ -886,11 +887,11 @@ func TestMayExport(t *testing.T) {
 		want bool
 	}{
 		"no exports":          {registry.View{}, false},
-		"of another cluster":  {registry.View{Exports: []mcs.Export{{Cluster: "cls2"}}, Unknown: []string{"cls3"}}, false},
-		"exported":            {registry.View{Exports: []mcs.Export{{Cluster: "cls2"}, {Cluster: "cls1"}}}, true},
-		"unknown":             {registry.View{Unknown: []string{"cls1"}}, true},
-		"not read":            {registry.View{Ignored: []string{"cls1"}}, true},
-		"its record is gone":  {registry.View{Unseen: []string{"cls1"}}, true},
+		"of another cluster":  {registrytest.With(registrytest.ViewOf(mcs.Export{Cluster: "cls2"}), registry.Unknown, "cls3"), false},
+		"exported":            {registrytest.ViewOf(mcs.Export{Cluster: "cls2"}, mcs.Export{Cluster: "cls1"}), true},
+		"unknown":             {registrytest.With(registry.View{}, registry.Unknown, "cls1"), true},
+		"not read":            {registrytest.With(registry.View{}, registry.Ignored, "cls1"), true},
+		"its record is gone":  {registrytest.With(registry.View{}, registry.Unseen, "cls1"), true},
 		"registries not read": {registry.View{Incomplete: true}, true},
 	} {
 		if got := mayExport(tt.view, "cls1"); got != tt.want {

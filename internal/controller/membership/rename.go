@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -184,8 +183,7 @@ func (m *Membership) listUnconfirmed(ctx context.Context, previous mcs.Identity,
 
 // mayExport reports whether a view of the other clusters' exports has one of a cluster, or does not show that it has none. The other clusters read the same.
 func mayExport(view registry.View, clusterID string) bool {
-	return view.Incomplete || slices.ContainsFunc(view.Exports, func(exp mcs.Export) bool { return exp.Cluster == clusterID }) ||
-		slices.Contains(slices.Concat(view.Unknown, view.Ignored, view.Unseen), clusterID)
+	return view.Incomplete || view.Clusters[clusterID].State != registry.None
 }
 
 // isExported reports whether the service of exp is exported: the ServiceExport is valid and its namespace may export.

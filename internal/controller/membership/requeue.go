@@ -72,7 +72,7 @@ func (q *requeues) RequeueAddresses(ctx context.Context, addresses map[netip.Add
 		if err != nil {
 			return fmt.Errorf("looking up the exports of %s: %w", key, err)
 		}
-		if slices.ContainsFunc(view.Exports, func(e mcs.Export) bool { return hasAddress(e, addresses) }) {
+		if slices.ContainsFunc(view.Exports(), func(e mcs.Export) bool { return hasAddress(e, addresses) }) {
 			for _, r := range q.requeuers {
 				r.RequeueAtLowPriority(key)
 			}

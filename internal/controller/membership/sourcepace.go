@@ -3,7 +3,6 @@ package membership
 import (
 	"fmt"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -121,13 +120,16 @@ func (p *sourcePace) limit(key mcs.Key, view registry.View) (limited registry.Vi
 		updates[updateShown]++
 	}
 	var due time.Time // of the next held change
-	for _, exp := range view.Exports {
-		e, known := exports[exp.Cluster]
+	for cluster, c := range view.Clusters {
+		if c.State != registry.Exports {
+			continue
+		}
+		e, known := exports[cluster]
 		if !known {
 			e = &pacedExport{}
-			exports[exp.Cluster] = e
+			exports[cluster] = e
 		}
-		updates[p.update(now, e, exportVersion{export: exp, properties: view.Properties[exp.Cluster]})]++
+		updates[p.update(now, e, exportVersion{export: *c.Export, properties: c.Properties})]++
 		if e.held != nil && (due.IsZero() || e.due.Before(due)) {
 			due = e.due
 		}
@@ -188,8 +190,10 @@ func (p *sourcePace) update(now time.Time, e *pacedExport, latest exportVersion)
 func (p *sourcePace) removeEnded(now time.Time, exports map[string]*pacedExport, view registry.View) bool {
 	before := len(exports)
 	maps.DeleteFunc(exports, func(cluster string, e *pacedExport) bool {
-		if slices.Contains(view.Unknown, cluster) || slices.ContainsFunc(view.Exports, func(e mcs.Export) bool { return e.Cluster == cluster }) {
+		switch view.Clusters[cluster].State {
+		case registry.Exports, registry.Unknown:
 			return false
+		case registry.None, registry.Ignored, registry.Unseen:
 		}
 		if e.shown != nil {
 			_, ended := slicedEndpoints(e.shown.export)
@@ -202,23 +206,17 @@ func (p *sourcePace) removeEnded(now time.Time, exports map[string]*pacedExport,
 
 // withoutHeld returns view with the exports as they are shown.
 func withoutHeld(view registry.View, exports map[string]*pacedExport) registry.View {
-	all := view.Exports
-	view.Exports, view.Unknown, view.Properties = nil, slices.Clone(view.Unknown), maps.Clone(view.Properties)
-	for _, exp := range all {
-		e := exports[exp.Cluster]
+	view.Clusters = maps.Clone(view.Clusters)
+	for cluster, e := range exports {
+		c := view.Clusters[cluster]
 		switch {
-		case e.held == nil:
-			view.Exports = append(view.Exports, exp)
+		case c.State != registry.Exports || e.held == nil:
 		case e.shown != nil:
-			view.Exports = append(view.Exports, e.shown.export)
-			view.AddProperties(exp.Cluster, e.shown.properties)
+			c.Export, c.Properties = &e.shown.export, e.shown.properties
+			view.Clusters[cluster] = c
 		default:
-			view.Unknown = append(view.Unknown, exp.Cluster)
+			view.Clusters[cluster] = registry.ClusterView{State: registry.Unknown, Properties: c.Properties}
 		}
 	}
-	slices.Sort(view.Unknown)
-	isUnknown := func(cluster string) bool { return slices.Contains(view.Unknown, cluster) }
-	view.Stale = slices.DeleteFunc(slices.Clone(view.Stale), isUnknown)
-	view.LivenessUnknown = slices.DeleteFunc(slices.Clone(view.LivenessUnknown), isUnknown)
 	return view
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
 const (
@@ -40,12 +41,12 @@ func (v *pacedViews) version(cluster string, i, version int) mcs.Export {
 
 // shown returns the versions that a view of the exports has, by cluster, and -1 for those that are unknown.
 func (v *pacedViews) shown(i int, exports ...mcs.Export) (versions map[string]int, postponed bool) {
-	view, postponed := v.limit(pacedKey(i), registry.View{Exports: exports})
+	view, postponed := v.limit(pacedKey(i), registrytest.ViewOf(exports...))
 	versions = map[string]int{}
-	for _, exp := range view.Exports {
+	for _, exp := range view.Exports() {
 		versions[exp.Cluster] = int(exp.MinimumReady)
 	}
-	for _, cluster := range view.Unknown {
+	for _, cluster := range view.In(registry.Unknown) {
 		versions[cluster] = -1
 	}
 	return versions, postponed
@@ -119,13 +120,13 @@ func TestSourcePaceCountsSlices(t *testing.T) {
 		{changed: 1, least: 1000, most: 1000},
 	} {
 		v := newPacedViews()
-		v.limit(pacedKey(0), registry.View{Exports: []mcs.Export{export(0, tc.changed)}})
+		v.limit(pacedKey(0), registrytest.ViewOf(export(0, tc.changed)))
 		shown, last := 0, export(0, tc.changed)
 		for n := range 1000 { // 10 s in steps of 10 ms
 			v.clock = v.clock.Add(10 * time.Millisecond)
-			view, _ := v.limit(pacedKey(0), registry.View{Exports: []mcs.Export{export(1+n%200, tc.changed)}})
-			if !view.Exports[0].Equal(last) {
-				shown, last = shown+1, view.Exports[0]
+			view, _ := v.limit(pacedKey(0), registrytest.ViewOf(export(1+n%200, tc.changed)))
+			if !view.Exports()[0].Equal(last) {
+				shown, last = shown+1, view.Exports()[0]
 			}
 		}
 		if shown < tc.least || shown > tc.most {
@@ -135,8 +136,8 @@ func TestSourcePaceCountsSlices(t *testing.T) {
 	v, begun := newPacedViews(), 0
 	for range 1000 { // begins and ends
 		v.clock = v.clock.Add(5 * time.Millisecond)
-		view, _ := v.limit(pacedKey(0), registry.View{Exports: []mcs.Export{export(0, 0)}})
-		begun += len(view.Exports)
+		view, _ := v.limit(pacedKey(0), registrytest.ViewOf(export(0, 0)))
+		begun += len(view.Exports())
 		v.clock = v.clock.Add(5 * time.Millisecond)
 		v.limit(pacedKey(0), registry.View{})
 	}
@@ -215,8 +216,8 @@ func TestSourcePaceShows(t *testing.T) {
 func TestSourcePaceKeepsUnknown(t *testing.T) {
 	v := newPacedViews()
 	v.useBurst(t)
-	if view, _ := v.limit(pacedKey(0), registry.View{Unknown: []string{paceIntruder}}); !slices.Equal(view.Unknown, []string{paceIntruder}) {
-		t.Errorf("unknown are %v", view.Unknown)
+	if view, _ := v.limit(pacedKey(0), registrytest.With(registry.View{}, registry.Unknown, paceIntruder)); !slices.Equal(view.In(registry.Unknown), []string{paceIntruder}) {
+		t.Errorf("unknown are %v", view.In(registry.Unknown))
 	}
 	if versions, postponed := v.shown(0, v.version(paceIntruder, 0, 1)); versions[paceIntruder] != 1 || postponed {
 		t.Errorf("shown: %v", versions)
@@ -227,21 +228,25 @@ func TestSourcePaceKeepsUnknown(t *testing.T) {
 func TestSourcePaceHoldsProperties(t *testing.T) {
 	v := newPacedViews()
 	v.useBurst(t)
-	of := func(value string) map[string]mcs.Properties {
-		return map[string]mcs.Properties{paceIntruder: {"zone": value}, paceVictim: {"zone": value}}
+	of := func(zone string) registry.View {
+		view := registrytest.ViewOf(v.version(paceIntruder, 0, 1), v.version(paceVictim, 0, 1))
+		for id, c := range view.Clusters {
+			c.Properties = mcs.Properties{"zone": zone}
+			view.Set(id, c)
+		}
+		return registrytest.WithLiveness(view, registry.Stale, paceIntruder)
 	}
-	exports := []mcs.Export{v.version(paceIntruder, 0, 1), v.version(paceVictim, 0, 1)}
 	v.clock = v.clock.Add(time.Second)
-	v.limit(pacedKey(0), registry.View{Exports: exports, Properties: of("a")})
+	v.limit(pacedKey(0), of("a"))
 	for i := range sourceChanges {
 		v.shown(1+i, v.version(paceIntruder, 1+i, 2))
 	}
-	given := registry.View{Exports: exports, Properties: of("b"), Stale: []string{paceIntruder}}
+	given := of("b")
 	view, _ := v.limit(pacedKey(0), given)
-	if view.Properties[paceIntruder]["zone"] != "a" || view.Properties[paceVictim]["zone"] != "b" || !slices.Equal(view.Stale, given.Stale) {
+	if view.Clusters[paceIntruder].Properties["zone"] != "a" || view.Clusters[paceVictim].Properties["zone"] != "b" || !slices.Equal(view.WithLiveness(registry.Stale), given.WithLiveness(registry.Stale)) {
 		t.Errorf("the view is %+v", view)
 	}
-	if given.Properties[paceIntruder]["zone"] != "b" {
+	if given.Clusters[paceIntruder].Properties["zone"] != "b" {
 		t.Error("the registry's view was changed")
 	}
 }

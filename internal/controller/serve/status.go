@@ -415,13 +415,13 @@ func (s *statusSource) service(ctx context.Context, session *membership.Session,
 	if err != nil {
 		return status.Service{}, err
 	}
-	out := status.Service{Key: key, Exports: view.Exports, Ignored: view.Ignored, Unknown: view.Unknown, Stale: view.Stale, Mapped: newMappedService(view.Mapped, time.Now())}
+	out := status.Service{Key: key, Exports: view.Exports(), Ignored: view.In(registry.Ignored), Unknown: view.In(registry.Unknown), Stale: view.WithLiveness(registry.Stale), Mapped: newMappedService(view.Mapped, time.Now())}
 	visible, refusals := s.guard.Filter(key, view)
 	out.Refused, out.NotFor = refusals, s.guard.NotFor(view)
-	all := visible.Exports
+	all := visible.Exports()
 	if own, ok := s.exports.PublishedExport(key); ok {
 		out.Own, out.LeftOut = &own, s.exports.LeftOut(key)
-		all = append(slices.Clone(all), own)
+		all = append(all, own)
 	}
 	if out.Own != nil || view.Local.State != registry.Absent {
 		out.Publication = &status.Publication{Key: key, State: view.Local.State.String(), Problem: problemText(view.Local.Err), Warnings: view.Local.Warnings}
@@ -431,7 +431,7 @@ func (s *statusSource) service(ctx context.Context, session *membership.Session,
 	}
 	own, _ := s.membership.Properties()
 	in := plan.PrecedenceInput{
-		Exports: all, Unknown: slices.Concat(visible.Unknown, visible.Unseen, visible.Ignored), Order: visible.Order,
+		Exports: all, Unknown: visible.MayExport(), Order: visible.Order,
 		Properties: visible.PropertiesWith(session.Identity.ClusterID, own), Now: time.Now(),
 	}
 	var imp mcsv1beta1.ServiceImport

@@ -62,10 +62,10 @@ func exporters(reg registry.Registry, key mcs.Key) string {
 		return "not synced"
 	}
 	var ids []string
-	for _, exp := range view.Exports {
+	for _, exp := range view.Exports() {
 		ids = append(ids, exp.Cluster)
 	}
-	if view.Incomplete || len(view.Unknown) > 0 {
+	if view.Incomplete || len(view.In(registry.Unknown)) > 0 {
 		ids = append(ids, "?")
 	}
 	return strings.Join(ids, " ")
@@ -366,7 +366,7 @@ func TestReadOnly_KeepsExportsWithoutNamespace(t *testing.T) {
 	start(t, restarted)
 	within(t, 20*time.Second, "the restarted reader says that it has seen nothing of cls1", func() bool {
 		view, err := restarted.Lookup(t.Context(), web.Key, "cls1")
-		return err == nil && slices.Equal(view.Unseen, []string{"cls1"})
+		return err == nil && slices.Equal(view.In(registry.Unseen), []string{"cls1"})
 	})
 	if n := c.requests("CreateHttpNamespace", "CreateService", "RegisterInstance"); n != 0 {
 		t.Errorf("the reader has written %d times", n)

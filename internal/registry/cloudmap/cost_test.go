@@ -44,7 +44,7 @@ func isExported(t *testing.T, reg *Registry, key mcs.Key) func() bool {
 // sees reports whether reg has cluster's export of the same content.
 func sees(t *testing.T, reg *Registry, exp mcs.Export) func() bool {
 	return func() bool {
-		for _, got := range look(t, reg, exp.Key).Exports {
+		for _, got := range look(t, reg, exp.Key).Exports() {
 			if got.Equal(registry.Published(exp)) {
 				return true
 			}

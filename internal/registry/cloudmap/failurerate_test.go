@@ -63,7 +63,7 @@ func TestFailingRequestsAreBounded(t *testing.T) {
 		reader := w.begin(cls2, nil, func(cfg *Config) { cfg.ReadOnly = true })
 		w.until(2*time.Minute, "all is imported", func() bool {
 			view, ok := viewOf(w.t, reader.Registry, webKey(19))
-			return ok && len(view.Exports) == 1
+			return ok && len(view.Exports()) == 1
 		})
 		p.kill()
 		fault()
@@ -135,7 +135,7 @@ func TestReadOnly_ListsRarely(t *testing.T) {
 				sees := func(endpoints int) func() bool {
 					return func() bool {
 						view, ok := viewOf(w.t, reader.Registry, webKey(1))
-						return ok && len(view.Exports) == 1 && view.Exports[0].Equal(registry.Published(webExport("cls1", 1, endpoints)))
+						return ok && len(view.Exports()) == 1 && view.Exports()[0].Equal(registry.Published(webExport("cls1", 1, endpoints)))
 					}
 				}
 				w.until(2*time.Minute, "the export is imported", sees(1))

@@ -281,8 +281,8 @@ func (f *fleetOf) wantAllKnown(what string) {
 		if err != nil {
 			continue // it has just started
 		}
-		if len(view.Stale) > 0 || len(view.Exports)+len(view.Unknown) != len(f.regs)-1 {
-			f.t.Fatalf("%s: %s knows %d exports, %v are unknown, %v stale", what, reg.cfg.Identity.ClusterID, len(view.Exports), view.Unknown, view.Stale)
+		if len(view.WithLiveness(registry.Stale)) > 0 || len(view.In(registry.Exports, registry.Unknown)) != len(f.regs)-1 {
+			f.t.Fatalf("%s: %s knows %d exports, %v are unknown, %v stale", what, reg.cfg.Identity.ClusterID, len(view.Exports()), view.In(registry.Unknown), view.WithLiveness(registry.Stale))
 		}
 	}
 }

@@ -530,5 +530,5 @@ func bootstrap(t *testing.T, c *cloud, protected bool, identities ...mcs.Identit
 // shows reports whether a registry shows a cluster's export of key.
 func shows(t *testing.T, reg *Registry, clusterID string, key mcs.Key) bool {
 	t.Helper()
-	return slices.ContainsFunc(look(t, reg, key).Exports, func(exp mcs.Export) bool { return exp.Cluster == clusterID })
+	return look(t, reg, key).Clusters[clusterID].State == registry.Exports
 }

@@ -180,7 +180,7 @@ func TestDNSDrain_WithoutInstances(t *testing.T) {
 		b := w.begin(cls2, nil)
 		publish(t, b.Registry, webOf("cls2", 45, true))
 		w.untilAnswer(5*time.Minute, "both export", ofDrained...)
-		w.until(5*time.Minute, "cls1 has read the export of cls2", func() bool { return len(look(t, a.Registry, webKey(0)).Exports) == 1 })
+		w.until(5*time.Minute, "cls1 has read the export of cls2", func() bool { return len(look(t, a.Registry, webKey(0)).Exports()) == 1 })
 		time.Sleep(10 * time.Minute)
 		w.untilAnswer(0, "cls2 has no instances", ofDrained...)
 	})

@@ -34,7 +34,7 @@ func TestLeave_LastClusterWaitsForReaders(t *testing.T) {
 		if took := time.Since(began); took > 12*time.Second {
 			t.Errorf("leaving took %v, want less than 12 s", took)
 		}
-		if view, ok := viewOf(t, reader.Registry, exp.Key, "cls1"); !ok || len(view.Exports)+len(view.Unknown)+len(view.Unseen) > 0 {
+		if view, ok := viewOf(t, reader.Registry, exp.Key, "cls1"); !ok || len(view.In(registry.Exports, registry.Unknown, registry.Unseen)) > 0 {
 			t.Errorf("the view of the reader is %+v, want none: it has read the farewell", view)
 		}
 		reader.kill()
@@ -64,7 +64,7 @@ func TestLeave_SaysFarewellWithoutRecords(t *testing.T) {
 				}
 				w.until(30*time.Second, "the other cluster has read the farewell", func() bool {
 					view, ok := viewOf(t, other.Registry, exp.Key, "cls1")
-					return ok && len(view.Exports)+len(view.Unknown)+len(view.Unseen) == 0
+					return ok && len(view.In(registry.Exports, registry.Unknown, registry.Unseen)) == 0
 				})
 				other.kill()
 			})
@@ -93,7 +93,7 @@ func TestLeave_SaysFarewellAfterForgedRecord(t *testing.T) {
 		}
 		w.until(30*time.Second, "the other cluster has read the farewell", func() bool {
 			view, ok := viewOf(t, other.Registry, exp.Key, "cls1")
-			return ok && len(view.Exports)+len(view.Unknown)+len(view.Unseen) == 0
+			return ok && len(view.In(registry.Exports, registry.Unknown, registry.Unseen)) == 0
 		})
 		other.kill()
 	})

@@ -237,7 +237,7 @@ func TestLegacyMigrationUnderIAM(t *testing.T) {
 			within(t, patience, "so are the records", resolves(one, two))
 			within(t, patience, "cls1 imports the export of cls2 from its instances", func() bool {
 				shown, err := legacyA.Lookup(t.Context(), webKey(0))
-				return err == nil && len(shown.Exports) == 1 && shown.Exports[0].Cluster == "cls2" && shown.Exports[0].EndpointCount() == 3
+				return err == nil && len(shown.Exports()) == 1 && shown.Exports()[0].Cluster == "cls2" && shown.Exports()[0].EndpointCount() == 3
 			})
 			// A Service that is exported only now, in the namespace of the legacy controllers.
 			publish(t, a, webExport("cls1", 1, 1))

@@ -161,7 +161,7 @@ func TestMoreMembers_Forged(t *testing.T) {
 			publish(t, next.Registry, of2)
 			c.until(time.Minute, "cls1 sees a change of cls2 beside a record with "+name, sees(t, first.Registry, of2))
 			time.Sleep(3 * time.Minute) // longer than it takes until a cluster without heartbeats is stale
-			if view := look(t, first.Registry, of2.Key); len(view.Exports) != 1 || len(view.Stale) > 0 || len(view.Unknown) > 0 {
+			if view := look(t, first.Registry, of2.Key); len(view.Exports()) != 1 || len(view.WithLiveness(registry.Stale)) > 0 || len(view.In(registry.Unknown)) > 0 {
 				t.Errorf("beside a record with %s: %+v", name, view)
 			}
 		}

@@ -227,7 +227,7 @@ func (a *actor) maySeeOlder(other *actor, k int) bool {
 // noteSeen notes that a sees an export of other that is not earlier than the one before.
 func (a *actor) noteSeen(other *actor, k int) {
 	tr, id := a.trial, other.identity.ClusterID
-	if exportOf(a.views[k].View, id) != nil && !slices.Contains(a.views[k].Stale, id) {
+	if exportOf(a.views[k].View, id) != nil && a.views[k].Clusters[id].Liveness != registry.Stale {
 		delete(tr.behind[a.number], id)
 	}
 	if older := tr.older[a.number][id]; older != nil && !a.takesForStale(id) {
@@ -266,7 +266,7 @@ func (tr *trial) lastRecorded(id string) time.Time {
 
 // isOpen reports whether a view leaves open if a cluster exports the key.
 func (v known) isOpen(id string) bool {
-	return !v.ok || slices.Contains(v.Unknown, id) || slices.Contains(v.Unseen, id) || slices.Contains(v.Ignored, id)
+	return !v.ok || slices.Contains(v.MayExport(), id)
 }
 
 // imported reports whether the cluster's ServiceImport of k names another cluster before this step.
@@ -291,8 +291,8 @@ func (a *actor) writeImports() {
 				delete(named, id)
 			}
 		}
-		for _, exp := range view.Exports {
-			named[exp.Cluster] = true
+		for _, id := range view.In(registry.Exports) {
+			named[id] = true
 		}
 	}
 	a.reportImports()
@@ -342,12 +342,7 @@ func (a *actor) noteClone() {
 }
 
 func exportOf(view registry.View, clusterID string) *mcs.Export {
-	for i := range view.Exports {
-		if view.Exports[i].Cluster == clusterID {
-			return &view.Exports[i]
-		}
-	}
-	return nil
+	return view.Clusters[clusterID].Export
 }
 
 func describe(exp *mcs.Export) string {
@@ -374,7 +369,7 @@ func (a *actor) checkStale() {
 	a.trial.t.Helper()
 	stale := map[string]bool{}
 	for k := range allKeys {
-		for _, id := range a.views[k].Stale {
+		for _, id := range a.views[k].WithLiveness(registry.Stale) {
 			stale[id] = true
 		}
 	}
@@ -463,8 +458,8 @@ func (a *actor) knowledge() (knowledge string, isSynced bool) {
 		}
 		view := a.views[k]
 		isSynced = isSynced && view.ok
-		fmt.Fprintln(&text, k, view.ok, view.Unknown, view.Unseen, view.Ignored)
-		for _, exp := range view.Exports {
+		fmt.Fprintln(&text, k, view.ok, view.In(registry.Unknown), view.In(registry.Unseen), view.In(registry.Ignored))
+		for _, exp := range view.Exports() {
 			fmt.Fprintln(&text, " ", exp.Cluster, describe(&exp))
 		}
 	}
@@ -481,7 +476,7 @@ func (tr *trial) checkMerges() {
 			if a.process == nil || !a.uses(k) {
 				continue
 			}
-			exports := slices.Clone(a.views[k].Exports)
+			exports := a.views[k].Exports()
 			if own := a.wanted(k); own != nil {
 				exports = append(exports, *own)
 			}
@@ -609,7 +604,7 @@ func (tr *trial) forgetRetired() {
 				continue
 			}
 			isKnown := func(v known) bool {
-				return slices.Contains(v.Unseen, id) || slices.Contains(v.Unknown, id) || exportOf(v.View, id) != nil
+				return slices.Contains(v.In(registry.Unseen, registry.Unknown, registry.Exports), id)
 			}
 			if slices.ContainsFunc(a.views[:], isKnown) || a.takesForMember(id) {
 				tr.tally.Add("forgotten", 1)
@@ -639,12 +634,12 @@ func (tr *trial) unsettled() string {
 				return fmt.Sprintf("%s's own export %d is %v, %v", a.identity.ClusterID, k, view.Local.State, view.Local.Err)
 			case !a.uses(k):
 				continue
-			case !view.ok || len(view.Unseen)+len(view.Ignored) > 0 || len(view.Unknown) > 0 && !slices.Equal(view.Unknown, []string{garbageCluster}):
-				return fmt.Sprintf("%s does not know of %v's, %v's and %v's export %d", a.identity.ClusterID, view.Unknown, view.Unseen, view.Ignored, k)
-			case len(view.Stale) > 0:
-				return fmt.Sprintf("%s takes %v for dead", a.identity.ClusterID, view.Stale)
+			case !view.ok || view.Has(registry.Unseen) || view.Has(registry.Ignored) || view.Has(registry.Unknown) && !slices.Equal(view.In(registry.Unknown), []string{garbageCluster}):
+				return fmt.Sprintf("%s does not know of %v's, %v's and %v's export %d", a.identity.ClusterID, view.In(registry.Unknown), view.In(registry.Unseen), view.In(registry.Ignored), k)
+			case len(view.WithLiveness(registry.Stale)) > 0:
+				return fmt.Sprintf("%s takes %v for dead", a.identity.ClusterID, view.WithLiveness(registry.Stale))
 			}
-			have := slices.Clone(view.Exports)
+			have := view.Exports()
 			if own != nil {
 				have = append(have, *own)
 			}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
@@ -148,9 +149,9 @@ func (a *actor) reportImports() {
 func (tr *trial) countUnread() {
 	for _, a := range tr.machines {
 		for k := range allKeys {
-			if view := a.views[k]; !a.uses(k) && len(view.Unknown) > 0 {
+			if view := a.views[k]; !a.uses(k) && view.Has(registry.Unknown) {
 				tr.tally.Add("page of an unused namespace not read", 1)
-			} else if len(view.Ignored) > 0 {
+			} else if view.Has(registry.Ignored) {
 				tr.tally.Add("export in an unused namespace ignored", 1)
 			}
 		}

@@ -519,7 +519,7 @@ func (a *actor) continueRename() {
 			continue
 		}
 		isConfirmed = false
-		isImported = isImported || !ok || view.Incomplete || exportOf(view, id) != nil || slices.Contains(slices.Concat(view.Unknown, view.Ignored, view.Unseen), id)
+		isImported = isImported || !ok || view.Incomplete || exportOf(view, id) != nil || slices.Contains(slices.Concat(view.In(registry.Unknown), view.In(registry.Ignored), view.In(registry.Unseen)), id)
 	}
 	if !isConfirmed {
 		a.confirmedAt = time.Time{}

@@ -136,7 +136,7 @@ func TestTwinsStartAtOnce(t *testing.T) {
 		return winner != ""
 	})
 	within(t, patience, "the winner's export is seen", sees(t, watcher, webExport("cls1", 1-lost, 1)))
-	within(t, patience, "the loser's is not", func() bool { return len(look(t, watcher, webKey(lost)).Exports) == 0 })
+	within(t, patience, "the loser's is not", func() bool { return len(look(t, watcher, webKey(lost)).Exports()) == 0 })
 
 	// The winner stops without leaving: when it is stale the other takes over. It signs no existing
 	// record, and its own records count, because the catalog proves its key.
@@ -145,7 +145,7 @@ func TestTwinsStartAtOnce(t *testing.T) {
 	stops[winner](nil)
 	within(t, patience, "the other takes over", func() bool { return exported(loser, lost) })
 	within(t, patience, "its export is seen", sees(t, watcher, webExport("cls1", lost, 1)))
-	within(t, patience, "the export of the dead twin ends", func() bool { return len(look(t, watcher, webKey(1-lost)).Exports) == 0 })
+	within(t, patience, "the export of the dead twin ends", func() bool { return len(look(t, watcher, webKey(1-lost)).Exports()) == 0 })
 }
 
 // TestWriteIsLost is a write that AWS accepts and does not carry out.

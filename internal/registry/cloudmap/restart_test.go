@@ -340,7 +340,7 @@ func (v *otherWriter) put(in, id string, change func(map[string]string)) {
 // seen is how many endpoints of an export a cluster sees, "none" without the export.
 func (v *otherWriter) seen(l *process, key mcs.Key) string {
 	view, ok := viewOf(v.simulation.t, l.Registry, key)
-	if !ok || len(view.Unknown) > 0 {
+	if !ok || len(view.In(registry.Unknown)) > 0 {
 		return "unknown"
 	}
 	if exp := exportOf(view, "cls1"); exp != nil {
@@ -485,7 +485,7 @@ func TestRestartWithoutRecords(t *testing.T) {
 						}
 						for _, exp := range []mcs.Export{first, later} {
 							view, ok := viewOf(t, importer.Registry, exp.Key, "cls1")
-							isOpen := !ok || slices.Contains(view.Unknown, "cls1") || slices.Contains(view.Unseen, "cls1")
+							isOpen := !ok || view.Clusters["cls1"].State == registry.Unknown || view.Clusters["cls1"].State == registry.Unseen
 							if !isOpen && !sees(t, importer.Registry, exp)() {
 								t.Fatalf("after %v %s is %s", time.Since(began), exp.Key, v.seen(importer, exp.Key))
 							}

@@ -193,8 +193,8 @@ func (s survival) run(t *testing.T, options cloudmaplocal.Options, restarts bool
 			if errors.Is(err, registry.ErrNotSynced) {
 				continue
 			}
-			if known := exportOf(view, "cls1") != nil || slices.Contains(view.Unknown, "cls1") || slices.Contains(view.Unseen, "cls1"); !known || len(view.Stale) > 0 {
-				t.Fatalf("after %v %s is known: %v, stale: %v", time.Since(began), exp.Key, known, view.Stale)
+			if known := exportOf(view, "cls1") != nil || view.Clusters["cls1"].State == registry.Unknown || view.Clusters["cls1"].State == registry.Unseen; !known || len(view.WithLiveness(registry.Stale)) > 0 {
+				t.Fatalf("after %v %s is known: %v, stale: %v", time.Since(began), exp.Key, known, view.WithLiveness(registry.Stale))
 			}
 		}
 	}
@@ -302,8 +302,8 @@ func TestSurvival_RecordKeptOverwritten(t *testing.T) {
 				t.Fatal(err)
 			}
 			view, _ := viewOf(t, importer.Registry, exp.Key)
-			if len(view.Exports) != 1 || len(view.Stale) > 0 {
-				t.Fatalf("after %v: %d exports, stale %v", time.Since(began), len(view.Exports), view.Stale)
+			if len(view.Exports()) != 1 || len(view.WithLiveness(registry.Stale)) > 0 {
+				t.Fatalf("after %v: %d exports, stale %v", time.Since(began), len(view.Exports()), view.WithLiveness(registry.Stale))
 			}
 			time.Sleep(200 * time.Millisecond)
 		}
@@ -432,21 +432,21 @@ func TestSurvival_DeadCluster(t *testing.T) {
 		exporter.kill()
 		v.drop(format.MembersService, "cls1")
 		time.Sleep(5 * time.Minute)
-		if view, _ := viewOf(t, importer.Registry, exp.Key); len(view.Exports) != 1 || !slices.Equal(view.Stale, []string{"cls1"}) {
-			t.Errorf("%d exports, stale %v; want the export of a stale cluster", len(view.Exports), view.Stale)
+		if view, _ := viewOf(t, importer.Registry, exp.Key); len(view.Exports()) != 1 || !slices.Equal(view.WithLiveness(registry.Stale), []string{"cls1"}) {
+			t.Errorf("%d exports, stale %v; want the export of a stale cluster", len(view.Exports()), view.WithLiveness(registry.Stale))
 		}
 		importer.kill()
 		importer = w.begin(cls2, nil)
 		for range 600 {
 			time.Sleep(time.Second)
 			view, err := importer.Lookup(t.Context(), exp.Key, "cls1")
-			if err == nil && len(view.Exports) == 0 && len(view.Unknown)+len(view.Unseen) == 0 {
+			if err == nil && len(view.Exports()) == 0 && len(view.In(registry.Unknown, registry.Unseen)) == 0 {
 				t.Fatal("the restarted cluster takes the export for withdrawn")
 			}
 		}
 		importer.Forget("cls1")
 		view, err := importer.Lookup(t.Context(), exp.Key, "cls1")
-		if err != nil || len(view.Exports)+len(view.Unknown)+len(view.Unseen) > 0 {
+		if err != nil || len(view.In(registry.Exports, registry.Unknown, registry.Unseen)) > 0 {
 			t.Errorf("forgotten, and the view is %+v, %v", view, err)
 		}
 	})
@@ -501,8 +501,8 @@ func TestSurvival_CloneThatEnds(t *testing.T) {
 		w.until(time.Minute, "a change of the cluster is known", sees(t, importer.Registry, second))
 		for range 600 {
 			time.Sleep(time.Second)
-			if view := look(t, importer.Registry, first.Key); len(view.Stale) > 0 {
-				t.Fatalf("stale are %v", view.Stale)
+			if view := look(t, importer.Registry, first.Key); len(view.WithLiveness(registry.Stale)) > 0 {
+				t.Fatalf("stale are %v", view.WithLiveness(registry.Stale))
 			}
 		}
 	})
@@ -524,8 +524,8 @@ func TestSurvival_CloneOfBlindCluster(t *testing.T) {
 		for range 300 {
 			time.Sleep(time.Second)
 			view := look(t, importer.Registry, first.Key)
-			if exportOf(view, "cls1") == nil || len(view.Stale) > 0 {
-				t.Fatalf("the export of the cluster is %s, stale are %v", describe(exportOf(view, "cls1")), view.Stale)
+			if exportOf(view, "cls1") == nil || len(view.WithLiveness(registry.Stale)) > 0 {
+				t.Fatalf("the export of the cluster is %s, stale are %v", describe(exportOf(view, "cls1")), view.WithLiveness(registry.Stale))
 			}
 		}
 		w.plan(1)
@@ -827,7 +827,7 @@ func TestReturnToPreviousID(t *testing.T) {
 		present.kill()
 		(&otherWriter{simulation: w}).deleteAll(true)
 		again := join(cls1)
-		if view, _ := viewOf(t, again.Registry, webKey(0), "cls1b"); !slices.Contains(append(view.Unseen, view.Unknown...), "cls1b") {
+		if view, _ := viewOf(t, again.Registry, webKey(0), "cls1b"); !slices.Contains(view.In(registry.Unseen, registry.Unknown), "cls1b") {
 			t.Errorf("the view is %+v, want the other identity unseen or, after a late read, unknown", view)
 		}
 	})
@@ -862,7 +862,7 @@ func TestSurvival_CloneThatReadsNoRecord(t *testing.T) {
 				var duplicate *registry.DuplicateIDError
 				w.until(2*time.Minute, "the clone reports a duplicate", func() bool {
 					view := look(t, importer.Registry, exp.Key)
-					if exportOf(view, "cls1") == nil && !slices.Contains(view.Unknown, "cls1") {
+					if exportOf(view, "cls1") == nil && view.Clusters["cls1"].State != registry.Unknown {
 						t.Fatalf("the clone has withdrawn an export of the original: %+v", view)
 					}
 					return errors.As(look(t, clone.Registry, own.Key).Local.Err, &duplicate)

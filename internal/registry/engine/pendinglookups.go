@@ -53,9 +53,9 @@ const maxDropTries = 100
 
 // Status is what is missing in the answer of a lookup.
 type Status struct {
-	// Unknown are the clusters of View.Unknown that the lookup named as imported, Unseen those of View.Unseen, both sorted.
+	// Unknown and Unseen are the clusters, sorted, that are in these states and that the lookup named as imported.
 	Unknown, Unseen []string
-	// IsOpen is set if View.Unknown has any cluster, Incomplete if View.Incomplete is set.
+	// IsOpen is set if any cluster is Unknown, Incomplete if View.Incomplete is set.
 	IsOpen, Incomplete bool
 }
 
@@ -86,9 +86,9 @@ func (view ViewFunc) Status(key mcs.Key, imported []string) Status {
 }
 
 func statusOf(v registry.View, imported []string) Status {
-	s := Status{Unseen: v.Unseen, IsOpen: len(v.Unknown) > 0, Incomplete: v.Incomplete}
+	s := Status{Unseen: v.In(registry.Unseen), IsOpen: v.Has(registry.Unknown), Incomplete: v.Incomplete}
 	for _, id := range imported {
-		if _, isUnknown := slices.BinarySearch(v.Unknown, id); isUnknown {
+		if v.Clusters[id].State == registry.Unknown {
 			s.Unknown = append(s.Unknown, id)
 		}
 	}
@@ -143,15 +143,4 @@ func (p *PendingLookups) addIfChanged(key mcs.Key, before lookupResult, changed 
 		changed.Add(key)
 		delete(p.results, key)
 	}
-}
-
-// Unseen returns those of the imported clusters, sorted, that isKnown does not know.
-func Unseen(imported []string, isKnown func(clusterID string) bool) (unseen []string) {
-	for _, id := range imported {
-		if !isKnown(id) {
-			unseen = append(unseen, id)
-		}
-	}
-	slices.Sort(unseen)
-	return slices.Compact(unseen)
 }

@@ -10,11 +10,12 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
 func TestPendingLookups(t *testing.T) {
 	early, partly, all, more := mcs.Key{Name: "early"}, mcs.Key{Name: "partly"}, mcs.Key{Name: "all"}, mcs.Key{Name: "more"}
-	views := map[mcs.Key]registry.View{partly: {Unknown: []string{"cls2", "cls3"}}, more: {Incomplete: true}}
+	views := map[mcs.Key]registry.View{partly: registrytest.With(registry.View{}, registry.Unknown, "cls2", "cls3"), more: {Incomplete: true}}
 	view := func(key mcs.Key, _ []string) registry.View { return views[key] }
 	lookups := engine.NewPendingLookups(10)
 	problem := errors.New("access denied")
@@ -22,7 +23,7 @@ func TestPendingLookups(t *testing.T) {
 		t.Errorf("error %v, want ErrNotSynced with the problem", err)
 	}
 	for _, key := range []mcs.Key{partly, all, more} {
-		if got := lookups.Lookup(key, nil, view, engine.ViewFunc(view).Status); got.Incomplete != views[key].Incomplete || !slices.Equal(got.Unknown, views[key].Unknown) {
+		if got := lookups.Lookup(key, nil, view, engine.ViewFunc(view).Status); got.Incomplete != views[key].Incomplete || !slices.Equal(got.In(registry.Unknown), views[key].In(registry.Unknown)) {
 			t.Errorf("lookup of %s: %+v, want %+v", key, got, views[key])
 		}
 	}
@@ -36,7 +37,7 @@ func TestPendingLookups(t *testing.T) {
 	}
 	wantChanged("first read", early)
 	wantChanged("no change")
-	views[partly] = registry.View{Unknown: []string{"cls3"}}
+	views[partly] = registrytest.With(registry.View{}, registry.Unknown, "cls3")
 	wantChanged("one cluster more is known, which is not imported")
 	views[partly] = registry.View{}
 	wantChanged("all clusters are known", partly)
@@ -48,7 +49,9 @@ func TestPendingLookups(t *testing.T) {
 // TestPendingLookups_OfOneCluster has keys that name one cluster as imported, another one or none, while a third cluster is unknown.
 func TestPendingLookups_OfOneCluster(t *testing.T) {
 	unknown := []string{"cls2", "cls3", "cls4"}
-	view := engine.ViewFunc(func(mcs.Key, []string) registry.View { return registry.View{Unknown: slices.Clone(unknown)} })
+	view := engine.ViewFunc(func(mcs.Key, []string) registry.View {
+		return registrytest.With(registry.View{}, registry.Unknown, slices.Clone(unknown)...)
+	})
 	lookups := engine.NewPendingLookups(10)
 	early := mcs.Key{Name: "early"}
 	_ = lookups.NotSynced(early, nil)
@@ -82,7 +85,7 @@ func TestPendingLookups_OfOneCluster(t *testing.T) {
 
 // TestPendingLookups_AreBounded has services of ever new names while a cluster cannot be read. The imports are still notified of.
 func TestPendingLookups_AreBounded(t *testing.T) {
-	views := registry.View{Unknown: []string{"cls2"}}
+	views := registrytest.With(registry.View{}, registry.Unknown, "cls2")
 	view := func(mcs.Key, []string) registry.View { return views }
 	const most, imports = 100, 20
 	lookups := engine.NewPendingLookups(most)
@@ -112,14 +115,16 @@ func TestPendingLookups_SeveralCallers(t *testing.T) {
 	web := mcs.Key{Name: "web"}
 	seen := map[string]bool{}
 	view := func(_ mcs.Key, imported []string) registry.View {
-		return registry.View{Unknown: []string{"cls2"}, Unseen: engine.Unseen(imported, func(id string) bool { return seen[id] })}
+		v := registrytest.With(registry.View{}, registry.Unknown, "cls2")
+		v.SetUnseen(imported, func(id string) bool { return seen[id] })
+		return v
 	}
 	lookups := engine.NewPendingLookups(10)
-	if v := lookups.Lookup(web, []string{"cls3"}, view, engine.ViewFunc(view).Status); len(v.Unseen) != 1 {
-		t.Fatalf("unseen %v, want cls3", v.Unseen)
+	if v := lookups.Lookup(web, []string{"cls3"}, view, engine.ViewFunc(view).Status); len(v.In(registry.Unseen)) != 1 {
+		t.Fatalf("unseen %v, want cls3", v.In(registry.Unseen))
 	}
-	if v := lookups.Lookup(web, nil, view, engine.ViewFunc(view).Status); len(v.Unseen) != 0 {
-		t.Fatalf("unseen %v without imported clusters", v.Unseen)
+	if v := lookups.Lookup(web, nil, view, engine.ViewFunc(view).Status); len(v.In(registry.Unseen)) != 0 {
+		t.Fatalf("unseen %v without imported clusters", v.In(registry.Unseen))
 	}
 	changed := engine.Keys{}
 	if lookups.AddChanged(changed, engine.ViewFunc(view).Status); len(changed) != 0 {
@@ -135,7 +140,8 @@ func TestPendingLookups_SeveralCallers(t *testing.T) {
 func TestPendingLookups_Incomplete(t *testing.T) {
 	web := mcs.Key{Name: "web"}
 	for name, first := range map[string]registry.View{
-		"unknown": {Unknown: []string{"cls2"}}, "unseen": {Unseen: []string{"cls2"}}, "incomplete": {Incomplete: true}, "complete": {},
+		"unknown": registrytest.With(registry.View{}, registry.Unknown, "cls2"), "unseen": registrytest.With(registry.View{}, registry.Unseen, "cls2"),
+		"incomplete": {Incomplete: true}, "complete": {},
 	} {
 		view := first
 		current := engine.ViewFunc(func(mcs.Key, []string) registry.View { return view })
@@ -159,7 +165,9 @@ func TestPendingLookups_ImportedOfAllCallers(t *testing.T) {
 	for _, first := range []string{"cls3", "cls4"} {
 		seen := map[string]bool{}
 		view := func(_ mcs.Key, imported []string) registry.View {
-			return registry.View{Unseen: engine.Unseen(imported, func(id string) bool { return seen[id] })}
+			var v registry.View
+			v.SetUnseen(imported, func(id string) bool { return seen[id] })
+			return v
 		}
 		lookups := engine.NewPendingLookups(10)
 		lookups.Lookup(web, []string{"cls3"}, view, engine.ViewFunc(view).Status)

@@ -76,7 +76,7 @@ func BenchmarkChangeToImporter(b *testing.B) {
 
 func shows(b *testing.B, reg *Registry, want mcs.Export) bool {
 	view, err := reg.Lookup(b.Context(), want.Key)
-	return err == nil && len(view.Exports) == 1 && view.Exports[0].Equal(registry.Published(want))
+	return err == nil && len(view.Exports()) == 1 && view.Exports()[0].Equal(registry.Published(want))
 }
 
 func must(b *testing.B, err error) {

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
@@ -104,7 +105,7 @@ func TestIgnoredNamespace(t *testing.T) {
 		s.list(s.member(0, map[int]int64{0: 5}), s.export(0, 1, 5))
 	}
 	list()
-	if v := s.view(webKey(0), nil); len(v.Ignored) != 1 || len(v.Exports)+len(v.Unknown) > 0 {
+	if v := s.view(webKey(0), nil); len(v.In(registry.Ignored)) != 1 || len(v.In(registry.Exports, registry.Unknown)) > 0 {
 		t.Errorf("the view is %+v, want an ignored export", v)
 	}
 	keys := engine.Keys{}

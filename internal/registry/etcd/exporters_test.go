@@ -32,8 +32,8 @@ func BenchmarkLookup(b *testing.B) {
 			s.observeHeartbeats(time.Now(), engine.Keys{})
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				if view := s.view(webKey(i%size), imported[i%size]); len(view.Exports) != each {
-					b.Fatalf("%d exports, want %d", len(view.Exports), each)
+				if view := s.view(webKey(i%size), imported[i%size]); len(view.Exports()) != each {
+					b.Fatalf("%d exports, want %d", len(view.Exports()), each)
 				}
 			}
 		})

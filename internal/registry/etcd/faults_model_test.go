@@ -166,12 +166,12 @@ func (o *importer) view(i int) (view registry.View, ok bool) {
 
 // versionIn returns the version of a cluster's export in a view, 0 for none. isOpen reports whether the view leaves open which one it is.
 func versionIn(view registry.View, id string) (n int, isOpen bool) {
-	for _, exp := range view.Exports {
+	for _, exp := range view.Exports() {
 		if exp.Cluster == id {
 			return int(exp.Ports[0].Port) - 1, false
 		}
 	}
-	return 0, slices.Contains(view.Unknown, id) || slices.Contains(view.Unseen, id) || slices.Contains(view.Ignored, id)
+	return 0, view.Clusters[id].State == registry.Unknown || view.Clusters[id].State == registry.Unseen || view.Clusters[id].State == registry.Ignored
 }
 
 // check checks one key.
@@ -182,7 +182,7 @@ func (o *importer) check(i int) {
 	if !ok {
 		return
 	}
-	if i == allKeys && len(view.Exports) > 0 {
+	if i == allKeys && len(view.Exports()) > 0 {
 		o.world.fail("the export of the duplicate cluster is visible")
 	}
 	o.checkStale(view)
@@ -259,8 +259,8 @@ func (o *importer) checkRename(e *exporter, i int, view registry.View) {
 
 // checkStale checks that no cluster becomes stale that has heartbeats.
 func (o *importer) checkStale(view registry.View) {
-	for _, exp := range view.Exports {
-		isStale := slices.Contains(view.Stale, exp.Cluster)
+	for _, exp := range view.Exports() {
+		isStale := view.Clusters[exp.Cluster].Liveness == registry.Stale
 		if isStale && !o.stale[exp.Cluster] && o.world.beats.isSteady(exp.Cluster) {
 			o.world.fail("%s takes %s for stale, which has heartbeats", o.identity.ClusterID, exp.Cluster)
 		}
@@ -288,7 +288,7 @@ func (o *importer) lacks(e *exporter, i int) string {
 	switch want := e.wanted(i); {
 	case !ok, isOpen, n != want:
 		return fmt.Sprintf("%s sees version %d of %s's export %d (synced: %t, open: %t), want %d", o.identity.ClusterID, n, e.identity.ClusterID, i, ok, isOpen, want)
-	case slices.Contains(view.Stale, e.identity.ClusterID):
+	case view.Clusters[e.identity.ClusterID].Liveness == registry.Stale:
 		return fmt.Sprintf("%s takes %s for stale", o.identity.ClusterID, e.identity.ClusterID)
 	}
 	return ""

@@ -249,10 +249,10 @@ func (w *faultSimulation) awaitSeen(o *importer, e *exporter) {
 func (w *faultSimulation) checkSameViews() {
 	for i := range allKeys {
 		a, b := lookupView(w.t, w.watcher.reg, i), lookupView(w.t, w.late.reg, i)
-		if len(a.Unknown)+len(b.Unknown) > 0 {
-			w.fail("unknown clusters %v and %v of %v", a.Unknown, b.Unknown, webKey(i))
+		if len(a.In(registry.Unknown))+len(b.In(registry.Unknown)) > 0 {
+			w.fail("unknown clusters %v and %v of %v", a.In(registry.Unknown), b.In(registry.Unknown), webKey(i))
 		}
-		if !slices.EqualFunc(a.Exports, b.Exports, mcs.Export.Equal) {
+		if !slices.EqualFunc(a.Exports(), b.Exports(), mcs.Export.Equal) {
 			w.fail("two clusters see %v differently", webKey(i))
 		}
 	}

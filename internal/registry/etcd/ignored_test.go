@@ -31,7 +31,7 @@ func TestRegistry_ReadsNamespaceThatIsImportedNow(t *testing.T) {
 	importer := s.registryWith(t, cfg, timings)
 	start(t, importer)
 	for i := range exports {
-		within(t, "the export is ignored", func() bool { return len(lookupView(t, importer, i).Ignored) == 1 })
+		within(t, "the export is ignored", func() bool { return len(lookupView(t, importer, i).In(registry.Ignored)) == 1 })
 	}
 	lists := s.lists.Load()
 	isWanted.Store(true)

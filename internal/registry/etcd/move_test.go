@@ -159,7 +159,7 @@ func (l *life) version(i int) int {
 	if err != nil && !errors.Is(err, registry.ErrNotSynced) {
 		l.t.Error(err)
 	}
-	for _, exp := range view.Exports {
+	for _, exp := range view.Exports() {
 		return int(exp.Ports[0].Port) - 1
 	}
 	return 0
@@ -170,6 +170,6 @@ func (l *life) awaitVersion(i, n int) {
 	// An unknown export may still exist.
 	within(l.t, "the version is as exported", func() bool {
 		view, err := l.reg.Lookup(l.t.Context(), webKey(i))
-		return err == nil && !view.Incomplete && len(view.Unknown) == 0 && l.version(i) == n
+		return err == nil && !view.Incomplete && len(view.In(registry.Unknown)) == 0 && l.version(i) == n
 	})
 }

@@ -188,7 +188,7 @@ func checkRecord(cfg Config) error {
 // Lookup implements registry.Registry.
 func (r *Registry) Lookup(_ context.Context, key mcs.Key, imported ...string) (registry.View, error) {
 	view, err := r.mirror.lookup(key, imported)
-	if len(view.Ignored) > 0 {
+	if view.Has(registry.Ignored) {
 		r.mirror.want(key)
 	}
 	if err == nil && !r.cfg.ReadOnly {

@@ -48,7 +48,7 @@ func lookupView(t testing.TB, reg *Registry, i int) registry.View {
 // version returns the version of a cluster's webExport(i) that reg sees, 0 for none.
 func version(t testing.TB, reg *Registry, clusterID string, i int) int {
 	t.Helper()
-	for _, exp := range lookupView(t, reg, i).Exports {
+	for _, exp := range lookupView(t, reg, i).Exports() {
 		if exp.Cluster == clusterID {
 			return int(exp.Ports[0].Port) - 1
 		}
@@ -118,7 +118,7 @@ func TestRegistry_HandsIDOver(t *testing.T) {
 	awaitVersion(t, watcher, "cls1", 0, 1)
 	stop(nil)
 	within(t, "the key alive is gone", func() bool { return s.keys(t, s.layout("set1").alive("cls1"))[s.layout("set1").alive("cls1")] == "" })
-	if view := lookupView(t, watcher, 0); len(view.Exports) != 1 || len(view.Stale)+len(view.Unknown) > 0 {
+	if view := lookupView(t, watcher, 0); len(view.Exports()) != 1 || len(view.WithLiveness(registry.Stale))+len(view.In(registry.Unknown)) > 0 {
 		t.Errorf("between the processes the view is %+v, want the export of a live cluster", view)
 	}
 	members, err := watcher.Members(t.Context())

@@ -750,45 +750,27 @@ func (s *state) memberOf(id string) memberRecord {
 func (s *state) view(key mcs.Key, imported []string) registry.View {
 	v := registry.View{Order: s.order(key)}
 	for _, c := range s.candidates(key, imported) {
-		id := c.id
 		held, isHeld := c.held[key]
 		switch {
-		case id == s.own:
-			continue
+		case c.id == s.own:
 		case held.export == nil && c.shown[key].ignored:
-			v.Ignored = append(v.Ignored, id)
-			continue
-		case held.export == nil || c.isReturning:
-			if isHeld || c.mayExport(key, slices.Contains(imported, id)) {
-				v.Unknown = append(v.Unknown, id)
-				c.addProperties(&v, id)
-			}
-			continue
+			v.Set(c.id, registry.ClusterView{State: registry.Ignored})
+		case held.export != nil && !c.isReturning:
+			v.Set(c.id, registry.ClusterView{State: registry.Exports, Export: held.export, Liveness: s.liveness.Of(c.id), Properties: c.knownProperties()})
+		case isHeld, c.mayExport(key, slices.Contains(imported, c.id)):
+			v.Set(c.id, registry.ClusterView{State: registry.Unknown, Properties: c.knownProperties()})
 		}
-		v.Exports = append(v.Exports, *held.export)
-		c.addProperties(&v, id)
-		s.addLiveness(&v, id)
 	}
-	v.Unseen = engine.Unseen(imported, func(id string) bool {
-		return id == s.own || s.isKnown(id) || slices.ContainsFunc(v.Exports, func(exp mcs.Export) bool { return exp.Cluster == id })
-	})
+	v.SetUnseen(imported, func(id string) bool { return id == s.own || s.isKnown(id) })
 	return v
 }
 
-// addLiveness adds a cluster with an export to a view if it is stale, or not known to be live.
-func (s *state) addLiveness(v *registry.View, id string) {
-	if s.liveness.IsStale(id) {
-		v.Stale = append(v.Stale, id)
-	} else if s.liveness.IsUnknown(id) {
-		v.LivenessUnknown = append(v.LivenessUnknown, id)
+// knownProperties returns the cluster's properties, nil if no member record of it was read.
+func (c *cluster) knownProperties() mcs.Properties {
+	if !c.known {
+		return nil
 	}
-}
-
-// addProperties adds the cluster's properties to a view if a member record of it was read.
-func (c *cluster) addProperties(v *registry.View, id string) {
-	if c.known {
-		v.AddProperties(id, c.properties.Decode(c.record.Properties))
-	}
+	return c.properties.Decode(c.record.Properties)
 }
 
 // order returns the revisions at which the keys of the signed exports of key were created, by cluster, nil if there are none.

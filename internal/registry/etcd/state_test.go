@@ -108,11 +108,11 @@ func (s *stateTest) checkExporters() {
 func (s *stateTest) version(i int) int {
 	s.t.Helper()
 	switch v := s.view(webKey(i), []string{"cls2"}); {
-	case len(v.Exports) > 0:
-		return int(v.Exports[0].Ports[0].Port) - 1
-	case len(v.Unknown) > 0:
+	case len(v.Exports()) > 0:
+		return int(v.Exports()[0].Ports[0].Port) - 1
+	case len(v.In(registry.Unknown)) > 0:
 		return -1
-	case len(v.Unseen) > 0:
+	case len(v.In(registry.Unseen)) > 0:
 		return -2
 	}
 	return 0
@@ -610,18 +610,18 @@ func TestStateHeartbeats(t *testing.T) {
 	s.list(s.member(0, map[int]int64{0: 4}), s.export(0, 1, 4))
 	s.observeHeartbeats(now, engine.Keys{})
 	lookup := func() registry.View { return s.view(webKey(0), nil) }
-	if v := lookup(); len(v.LivenessUnknown) != 1 || len(v.Stale) != 0 {
-		t.Errorf("at the start: liveness unknown of %v, stale %v, want cls2 unknown", v.LivenessUnknown, v.Stale)
+	if v := lookup(); len(v.WithLiveness(registry.Undecided)) != 1 || len(v.WithLiveness(registry.Stale)) != 0 {
+		t.Errorf("at the start: liveness unknown of %v, stale %v, want cls2 unknown", v.WithLiveness(registry.Undecided), v.WithLiveness(registry.Stale))
 	}
 	s.show(s.member(0, map[int]int64{0: 4}))
 	s.observeHeartbeats(now, engine.Keys{})
-	if v := lookup(); !slices.Equal(v.LivenessUnknown, []string{"cls2"}) {
-		t.Errorf("after the same record was written again: liveness unknown of %v, want cls2", v.LivenessUnknown)
+	if v := lookup(); !slices.Equal(v.WithLiveness(registry.Undecided), []string{"cls2"}) {
+		t.Errorf("after the same record was written again: liveness unknown of %v, want cls2", v.WithLiveness(registry.Undecided))
 	}
 	changed := s.show(s.member(1, map[int]int64{0: 4}))
 	s.observeHeartbeats(now.Add(time.Second), changed)
-	if v := lookup(); len(v.LivenessUnknown)+len(v.Stale) != 0 || len(changed) != 1 {
-		t.Errorf("after a heartbeat: liveness unknown of %v, stale %v, %d keys changed", v.LivenessUnknown, v.Stale, len(changed))
+	if v := lookup(); len(v.WithLiveness(registry.Undecided))+len(v.WithLiveness(registry.Stale)) != 0 || len(changed) != 1 {
+		t.Errorf("after a heartbeat: liveness unknown of %v, stale %v, %d keys changed", v.WithLiveness(registry.Undecided), v.WithLiveness(registry.Stale), len(changed))
 	}
 	// The own heartbeats advance, those of the other cluster have ended.
 	changed = engine.Keys{}
@@ -631,8 +631,8 @@ func TestStateHeartbeats(t *testing.T) {
 		s.apply(at, []pair{{key: s.layout.member("cls1"), value: memberValue(t, cls1, at, nil), revision: s.rev}}, changed)
 		s.observeHeartbeats(at, changed)
 	}
-	if v := lookup(); len(v.Stale) != 1 || len(changed) != 1 || !s.membersWithProblems(time.Now())[1].Stale {
-		t.Errorf("after two minutes without a heartbeat: stale %v, %d keys changed", v.Stale, len(changed))
+	if v := lookup(); len(v.WithLiveness(registry.Stale)) != 1 || len(changed) != 1 || !s.membersWithProblems(time.Now())[1].Stale {
+		t.Errorf("after two minutes without a heartbeat: stale %v, %d keys changed", v.WithLiveness(registry.Stale), len(changed))
 	}
 }
 
@@ -657,7 +657,7 @@ func TestState_OrdersExportsByCreation(t *testing.T) {
 		t.Errorf("position %d of an export that is not signed, want none", got)
 	}
 	s.show(s.gone(0))
-	if v := s.view(webKey(0), nil); v.Order != nil || len(v.Exports) != 1 {
+	if v := s.view(webKey(0), nil); v.Order != nil || len(v.Exports()) != 1 {
 		t.Errorf("order %v without a key, want none", v.Order)
 	}
 }

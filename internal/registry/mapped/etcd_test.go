@@ -72,10 +72,10 @@ func TestWithEtcd(t *testing.T) {
 		within(t, what, func() bool {
 			view, err := reg.Lookup(t.Context(), orders)
 			var got []string
-			for _, exp := range view.Exports {
+			for _, exp := range view.Exports() {
 				got = append(got, exp.Cluster+" "+describe(exp))
 			}
-			return err == nil && slices.Equal(got, want) && len(view.Unknown)+len(view.Unseen) == 0
+			return err == nil && slices.Equal(got, want) && len(view.In(registry.Unknown, registry.Unseen)) == 0
 		})
 	}
 	shows("the mapped service alone", "cloud-map http80 10.0.0.1")

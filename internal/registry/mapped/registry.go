@@ -137,29 +137,15 @@ func (r *Registry) Forget(string) {}
 func (r *Registry) Lookup(_ context.Context, key mcs.Key, imported ...string) (registry.View, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	view := registry.View{Unseen: engine.Unseen(imported, func(id string) bool { return id == r.cfg.Cluster && r.isLoaded })}
+	var view registry.View
 	if !r.isLoaded && slices.Contains(imported, r.cfg.Cluster) {
 		r.pending.Add(key)
 	}
-	s := r.services[key]
-	if s != nil {
+	if s := r.services[key]; s != nil {
 		view.Mapped = s.describe(r.cfg.Cluster, r.account)
+		view.Set(r.cfg.Cluster, s.view(r.stale[key]))
 	}
-	switch {
-	case s == nil:
-	case s.export == nil:
-		view.Unknown = []string{r.cfg.Cluster}
-	default:
-		view.Exports = []mcs.Export{*s.export}
-		properties := mcs.Properties{}
-		if zones := s.mapping.Zones.String(); zones != "" {
-			properties[mcs.PropertyZones] = zones
-		}
-		view.AddProperties(r.cfg.Cluster, properties)
-		if r.stale[key] {
-			view.Stale = []string{r.cfg.Cluster}
-		}
-	}
+	view.SetUnseen(imported, func(id string) bool { return id == r.cfg.Cluster && r.isLoaded })
 	return view, nil
 }
 

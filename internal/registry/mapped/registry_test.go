@@ -207,9 +207,9 @@ func (r *running) shows(want string) {
 	var view registry.View
 	within(r.t, fmt.Sprintf("the endpoints are %q", want), func() bool {
 		view, _ = r.Lookup(context.Background(), orders, "cloud-map", "cls2")
-		return len(view.Exports) == 1 && describe(view.Exports[0]) == want
+		return len(view.Exports()) == 1 && describe(view.Exports()[0]) == want
 	})
-	if !slices.Equal(view.Unseen, []string{"cls2"}) || len(view.Unknown) > 0 {
+	if !slices.Equal(view.In(registry.Unseen), []string{"cls2"}) || len(view.In(registry.Unknown)) > 0 {
 		r.t.Errorf("view %+v, want only cls2 unseen", view)
 	}
 }
@@ -363,7 +363,7 @@ func TestRegistry_SilenceChangesNothing(t *testing.T) {
 	isStale := func() bool {
 		view, _ := r.Lookup(context.Background(), orders)
 		members, _ := r.Members(context.Background())
-		return slices.Equal(view.Stale, []string{"cloud-map"}) && members[0].Stale
+		return slices.Equal(view.WithLiveness(registry.Stale), []string{"cloud-map"}) && members[0].Stale
 	}
 	for _, code := range []string{"NamespaceNotFound", "ServiceNotFound", "AccessDeniedException", "InvalidInput"} {
 		c.fail(always(code))
@@ -396,7 +396,7 @@ func TestRegistry_UnreadIsUnknown(t *testing.T) {
 	c := startCloud(t)
 	r := startRegistry(t, c, "")
 	view, err := r.Lookup(t.Context(), orders, "cloud-map", "cls2")
-	if err != nil || !slices.Equal(view.Unseen, []string{"cloud-map", "cls2"}) {
+	if err != nil || !slices.Equal(view.In(registry.Unseen), []string{"cloud-map", "cls2"}) {
 		t.Errorf("without the file: %+v, %v; want both clusters unseen", view, err)
 	}
 	within(t, "the missing file is reported", func() bool {
@@ -414,7 +414,7 @@ func TestRegistry_UnreadIsUnknown(t *testing.T) {
 	r.writeFile(entry("", ""))
 	within(t, "the lookup from before is notified", func() bool { return r.notifications(orders) > 0 })
 	view, err = r.Lookup(t.Context(), orders, "cloud-map", "cls2")
-	if err != nil || !slices.Equal(view.Unknown, []string{"cloud-map"}) || !slices.Equal(view.Unseen, []string{"cls2"}) {
+	if err != nil || !slices.Equal(view.In(registry.Unknown), []string{"cloud-map"}) || !slices.Equal(view.In(registry.Unseen), []string{"cls2"}) {
 		t.Errorf("a service that does not exist: %+v, %v; want it unknown", view, err)
 	}
 	if m := view.Mapped; m == nil || m.Cluster != "cloud-map" || m.Namespace != "apps" || m.Service != "orders" || !m.ReadAt.IsZero() || len(m.Problems) > 1 {
@@ -445,7 +445,7 @@ func TestRegistry_FileDecides(t *testing.T) {
 	r.writeFile("zones: {us-east-1a: use1-az6}\n" + entry("port: 80", "port: 80, targetPort: 81"))
 	within(t, "the zones are known", func() bool {
 		view, err := r.Lookup(t.Context(), orders)
-		return err == nil && view.Properties["cloud-map"][mcs.PropertyZones] == "us-east-1a=use1-az6"
+		return err == nil && view.Clusters["cloud-map"].Properties[mcs.PropertyZones] == "us-east-1a=use1-az6"
 	})
 	r.shows("http81 10.0.0.1")
 	r.writeFile(entry("service: orders", "service: other"))
@@ -461,7 +461,7 @@ func TestRegistry_FileDecides(t *testing.T) {
 	r.writeFile("services: []")
 	within(t, "the export ends", func() bool {
 		view, err := r.Lookup(context.Background(), orders, "cloud-map")
-		return err == nil && len(view.Exports)+len(view.Unknown)+len(view.Unseen) == 0 && r.notifications(orders) > before
+		return err == nil && len(view.In(registry.Exports, registry.Unknown, registry.Unseen)) == 0 && r.notifications(orders) > before
 	})
 	if p := r.problems(); len(p) > 0 {
 		t.Errorf("problems %q", p)

@@ -89,6 +89,21 @@ func (s *service) describe(cluster string, account *budget.Account) *registry.Ma
 	}
 }
 
+// view returns the state of the pseudo-cluster in the view of the service's key.
+func (s *service) view(isStale bool) registry.ClusterView {
+	if s.export == nil {
+		return registry.ClusterView{State: registry.Unknown}
+	}
+	c := registry.ClusterView{State: registry.Exports, Export: s.export, Properties: mcs.Properties{}}
+	if zones := s.mapping.Zones.String(); zones != "" {
+		c.Properties[mcs.PropertyZones] = zones
+	}
+	if isStale {
+		c.Liveness = registry.Stale
+	}
+	return c
+}
+
 // isStale reports whether all reads have failed for a time in which Cloud Map answered.
 func (s *service) isStale(clock *clock) bool {
 	return s.err != nil && clock.after > 0 && clock.counted-s.failedAt >= clock.after

@@ -124,32 +124,24 @@ func (r *Registry) Forget(clusterID string) {
 // viewOf returns the exports of the other clusters under key. The caller holds r.mu.
 func (r *Registry) viewOf(key mcs.Key, imported []string) registry.View {
 	var result registry.View
-	result.Unseen = engine.Unseen(imported, func(id string) bool {
-		_, seen := r.view.others[id]
-		return seen || r.view.ended[id] || id == r.identity.ClusterID
-	})
-	for _, id := range slices.Sorted(maps.Keys(r.view.others)) {
-		exports := r.view.others[id]
+	for id, exports := range r.view.others {
 		exp, ok := exports[key]
 		_, lost := r.view.lost[id][key]
 		switch {
-		case exports == nil, lost && !ok, r.view.unsettled[id] && !ok && slices.Contains(imported, id):
-			result.Unknown = append(result.Unknown, id)
-			result.AddProperties(id, r.view.propertiesOf(id))
-			continue
-		case !ok:
-			continue
-		}
-		result.Exports = append(result.Exports, exp)
-		result.AddProperties(id, r.view.propertiesOf(id))
-		switch {
-		case r.liveness == nil:
-		case r.liveness.IsStale(id):
-			result.Stale = append(result.Stale, id)
-		case r.liveness.IsUnknown(id):
-			result.LivenessUnknown = append(result.LivenessUnknown, id)
+		case ok:
+			c := registry.ClusterView{State: registry.Exports, Export: new(exp), Properties: r.view.propertiesOf(id)}
+			if r.liveness != nil {
+				c.Liveness = r.liveness.Of(id)
+			}
+			result.Set(id, c)
+		case exports == nil, lost, r.view.unsettled[id] && slices.Contains(imported, id):
+			result.Set(id, registry.ClusterView{State: registry.Unknown, Properties: r.view.propertiesOf(id)})
 		}
 	}
+	result.SetUnseen(imported, func(id string) bool {
+		_, seen := r.view.others[id]
+		return seen || r.view.ended[id] || id == r.identity.ClusterID
+	})
 	return result
 }
 
@@ -362,7 +354,7 @@ func (h *Hub) write(r *Registry) error {
 	c := h.clusters[r.ref()]
 	switch {
 	case c == nil:
-		c = &cluster{joined: time.Now(), exports: map[mcs.Key]mcs.Export{}, lost: map[mcs.Key]struct{}{}}
+		c = &cluster{joined: time.Now(), exports: map[mcs.Key]mcs.Export{}, lost: map[mcs.Key]struct{}{}, properties: mcs.Properties{}}
 		h.clusters[r.ref()] = c
 		delete(h.left, r.ref())
 		if !r.hasOwned {
@@ -387,7 +379,7 @@ func (h *Hub) write(r *Registry) error {
 
 // setProperties sets the properties of the cluster unless they are nil, and reports whether they are others than before.
 func (c *cluster) setProperties(properties mcs.Properties) (changed bool) {
-	if properties == nil || c.properties != nil && maps.Equal(properties, c.properties) {
+	if properties == nil || maps.Equal(properties, c.properties) {
 		return false
 	}
 	c.properties = properties

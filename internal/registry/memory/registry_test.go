@@ -62,15 +62,15 @@ func TestUnreadable(t *testing.T) {
 	}
 	start(t, writer)
 	start(t, before)
-	await(t, before, key, func(v registry.View) bool { return len(v.Exports) == 1 })
+	await(t, before, key, func(v registry.View) bool { return len(v.Exports()) == 1 })
 
 	hub.SetUnreadable("cls1", true)
 	start(t, after)
-	await(t, after, key, func(v registry.View) bool { return slices.Equal(v.Unknown, []string{"cls1"}) })
-	await(t, before, key, func(v registry.View) bool { return len(v.Exports) == 1 && v.Unknown == nil })
+	await(t, after, key, func(v registry.View) bool { return slices.Equal(v.In(registry.Unknown), []string{"cls1"}) })
+	await(t, before, key, func(v registry.View) bool { return len(v.Exports()) == 1 && v.In(registry.Unknown) == nil })
 
 	hub.SetUnreadable("cls1", false)
-	await(t, after, key, func(v registry.View) bool { return len(v.Exports) == 1 && v.Unknown == nil })
+	await(t, after, key, func(v registry.View) bool { return len(v.Exports()) == 1 && v.In(registry.Unknown) == nil })
 }
 
 func TestHoldConfirmations(t *testing.T) {
@@ -83,7 +83,7 @@ func TestHoldConfirmations(t *testing.T) {
 	if err := writer.Publish(t.Context(), mcs.Export{Key: key, Cluster: "cls1"}); err != nil {
 		t.Fatal(err)
 	}
-	await(t, reader, key, func(v registry.View) bool { return len(v.Exports) == 1 })
+	await(t, reader, key, func(v registry.View) bool { return len(v.Exports()) == 1 })
 	await(t, writer, key, func(v registry.View) bool { return v.Local.State == registry.Pending })
 	hub.HoldConfirmations(false)
 	await(t, writer, key, func(v registry.View) bool { return v.Local.State == registry.Exported })

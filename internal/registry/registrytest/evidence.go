@@ -28,8 +28,8 @@ var evidenceClauses = []clause{
 // unseenAre is met if exactly these imported clusters are unseen.
 func unseenAre(want ...string) condition {
 	return func(v registry.View) string {
-		if !slices.Equal(v.Unseen, want) {
-			return fmt.Sprintf("unseen clusters %v, want %v", v.Unseen, want)
+		if !slices.Equal(v.In(registry.Unseen), want) {
+			return fmt.Sprintf("unseen clusters %v, want %v", v.In(registry.Unseen), want)
 		}
 		return ""
 	}
@@ -38,10 +38,10 @@ func unseenAre(want ...string) condition {
 // keeps is met if an import from cls1 stays: its export is exp, or not known.
 func keeps(exp mcs.Export) condition {
 	return func(v registry.View) string {
-		if len(v.Exports) > 0 {
+		if len(v.Exports()) > 0 {
 			return exportsAre(exp)(v)
 		}
-		if !slices.Contains(v.Unknown, exp.Cluster) && !slices.Contains(v.Unseen, exp.Cluster) {
+		if v.Clusters[exp.Cluster].State != registry.Unknown && v.Clusters[exp.Cluster].State != registry.Unseen {
 			return fmt.Sprintf("cluster %s has no export, and it is neither unknown nor unseen", exp.Cluster)
 		}
 		return ""

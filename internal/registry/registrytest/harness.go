@@ -301,8 +301,8 @@ func isState(want registry.PublishState) condition {
 
 func unknownAre(want ...string) condition {
 	return func(v registry.View) string {
-		if !slices.Equal(v.Unknown, want) {
-			return fmt.Sprintf("unknown clusters %v, want %v", v.Unknown, want)
+		if !slices.Equal(v.In(registry.Unknown), want) {
+			return fmt.Sprintf("unknown clusters %v, want %v", v.In(registry.Unknown), want)
 		}
 		return ""
 	}
@@ -310,8 +310,8 @@ func unknownAre(want ...string) condition {
 
 // oneExport is met by exactly one export, of any content.
 func oneExport(v registry.View) string {
-	if len(v.Exports) != 1 {
-		return fmt.Sprintf("%d exports, want 1", len(v.Exports))
+	if len(v.Exports()) != 1 {
+		return fmt.Sprintf("%d exports, want 1", len(v.Exports()))
 	}
 	return ""
 }

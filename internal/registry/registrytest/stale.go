@@ -15,8 +15,8 @@ import (
 // staleAre is met if exactly these clusters are stale.
 func staleAre(want ...string) condition {
 	return func(v registry.View) string {
-		if !slices.Equal(v.Stale, want) {
-			return fmt.Sprintf("stale clusters %v, want %v", v.Stale, want)
+		if !slices.Equal(v.WithLiveness(registry.Stale), want) {
+			return fmt.Sprintf("stale clusters %v, want %v", v.WithLiveness(registry.Stale), want)
 		}
 		return ""
 	}
@@ -24,8 +24,8 @@ func staleAre(want ...string) condition {
 
 // live is met if every exporting cluster is known to be live.
 func live(v registry.View) string {
-	if len(v.Stale)+len(v.LivenessUnknown) > 0 {
-		return fmt.Sprintf("stale clusters %v, unknown liveness %v, want none", v.Stale, v.LivenessUnknown)
+	if len(v.WithLiveness(registry.Stale))+len(v.WithLiveness(registry.Undecided)) > 0 {
+		return fmt.Sprintf("stale clusters %v, unknown liveness %v, want none", v.WithLiveness(registry.Stale), v.WithLiveness(registry.Undecided))
 	}
 	return ""
 }
@@ -91,10 +91,10 @@ func testStaleAtStart(t *testing.T, h *harness) {
 	c := h.start(t, identity("cls3"))
 	c.await(key("web"), func(v registry.View) string {
 		switch {
-		case len(v.Stale) > 0:
+		case len(v.WithLiveness(registry.Stale)) > 0:
 			return "" // a busy machine: the first read came late
-		case !slices.Equal(v.LivenessUnknown, []string{"cls1"}):
-			return fmt.Sprintf("clusters of unknown liveness %v, want cls1", v.LivenessUnknown)
+		case !slices.Equal(v.WithLiveness(registry.Undecided), []string{"cls1"}):
+			return fmt.Sprintf("clusters of unknown liveness %v, want cls1", v.WithLiveness(registry.Undecided))
 		}
 		return exportsAre(web)(v)
 	})

@@ -159,8 +159,8 @@ func testPublish(t *testing.T, h *harness) {
 	a.publish(want)
 	b.await(key("web"), exportsAre(want))
 	a.await(key("web"), isState(registry.Exported))
-	if view := a.lookup(key("web")); len(view.Exports) != 0 {
-		t.Errorf("the publisher's View has its own export: %v", view.Exports)
+	if view := a.lookup(key("web")); len(view.Exports()) != 0 {
+		t.Errorf("the publisher's View has its own export: %v", view.Exports())
 	}
 	if view := b.lookup(key("web")); view.Local.State != registry.Absent {
 		t.Errorf("the other's own status is %v, want Absent", view.Local.State)
@@ -298,7 +298,7 @@ func testFields(t *testing.T, h *harness) {
 	selecting := selectingExport("cls1", key("selecting"))
 	a.publish(selecting)
 	b.await(key("selecting"), exportsAre(selecting))
-	for _, got := range b.lookup(key("web")).Exports {
+	for _, got := range b.lookup(key("web")).Exports() {
 		if !got.Changed.Equal(want.Changed) {
 			t.Errorf("Changed arrived as %v, want %v", got.Changed, want.Changed)
 		}
@@ -322,7 +322,7 @@ func testProperties(t *testing.T, h *harness) {
 			members, err := b.reg.Members(t.Context())
 			for _, m := range members {
 				if m.ClusterID == "cls1" {
-					return cmp.Diff(want, m.Properties) + cmp.Diff(want, v.Properties["cls1"])
+					return cmp.Diff(want, m.Properties) + cmp.Diff(want, v.Clusters["cls1"].Properties)
 				}
 			}
 			return fmt.Sprintf("no cls1 among the members %v, %v", members, err)
@@ -547,7 +547,7 @@ func testAliasing(t *testing.T, h *harness) {
 	a.publish(exp)
 	overwrite(&exp)
 	b.await(key("web"), exportsAre(want))
-	first := b.lookup(key("web")).Exports
+	first := b.lookup(key("web")).Exports()
 	first[0].Key.Name = "overwritten"
 	_ = append(first[:0], mcs.Export{})
 	b.await(key("web"), exportsAre(want))
@@ -735,8 +735,8 @@ func testFailing(t *testing.T, h *harness) {
 		}
 		return ""
 	})
-	if view := b.lookup(key("web")); len(view.Unknown) != 0 {
-		t.Errorf("unknown clusters %v, want none: the export had been read", view.Unknown)
+	if view := b.lookup(key("web")); len(view.In(registry.Unknown)) != 0 {
+		t.Errorf("unknown clusters %v, want none: the export had been read", view.In(registry.Unknown))
 	}
 	b.awaitMembers("cls1", "cls2")
 	restore()
@@ -780,7 +780,7 @@ func testCorrupt(t *testing.T, h *harness) {
 	a.stop(nil)
 	covers := h.Corrupt(t, clusterSet, "cls1", key("web"))
 	b.forbid(func(_ mcs.Key, v registry.View) string {
-		if len(v.Exports) == 0 {
+		if len(v.Exports()) == 0 {
 			return "the export is gone"
 		}
 		return ""
@@ -838,12 +838,12 @@ func testDeletedExport(t *testing.T, h *harness) {
 // exportsAre is met by exactly these exports, sorted by cluster.
 func exportsAre(want ...mcs.Export) condition {
 	return func(v registry.View) string {
-		if len(v.Exports) != len(want) {
-			return fmt.Sprintf("%d exports, want %d", len(v.Exports), len(want))
+		if len(v.Exports()) != len(want) {
+			return fmt.Sprintf("%d exports, want %d", len(v.Exports()), len(want))
 		}
 		for i := range want {
-			if published := registry.Published(want[i]); !v.Exports[i].Equal(published) {
-				return "export differs (-want +got):\n" + cmp.Diff(published, v.Exports[i].Canonical(), comparers)
+			if published := registry.Published(want[i]); !v.Exports()[i].Equal(published) {
+				return "export differs (-want +got):\n" + cmp.Diff(published, v.Exports()[i].Canonical(), comparers)
 			}
 		}
 		return ""

@@ -9,7 +9,6 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
 // snapshot is the content of one registry.
@@ -205,99 +204,82 @@ func byJoinTime(a, b registry.Member) int {
 	return cmp.Or(a.Joined.Compare(b.Joined), cmp.Compare(a.UID, b.UID))
 }
 
-// mergeIgnored returns the clusters, sorted, that a registry ignores and that no registry shows or reports as unknown.
-func mergeIgnored(own mcs.Identity, snapshots []snapshot, merged registry.View) (ignored []string) {
-	for _, s := range snapshots {
-		for _, id := range s.view.Ignored {
-			isShown := slices.ContainsFunc(merged.Exports, func(exp mcs.Export) bool { return exp.Cluster == id })
-			if id != own.ClusterID && !isShown && !slices.Contains(merged.Unknown, id) {
-				ignored = append(ignored, id)
-			}
-		}
-	}
-	slices.Sort(ignored)
-	return slices.Compact(ignored)
-}
-
 // mergeViews merges the views of a key. The first registry is the one that this cluster exports to; exports under its own ID in
 // others are leftovers or those of a duplicate, and never imported.
 //
 // The export of a cluster comes from the first of its sources that has one. The cluster has no export only if none of its sources
 // has one or reports it as unknown: a cluster that moves has not written everything to the new registry yet. An imported cluster
-// without an export is unseen if no registry has shown it; one that has not been read, or is empty, has shown nothing.
+// without an export is unseen if no registry has shown it; one that has not been read, or is empty, has shown nothing. An export that
+// a registry ignores counts even if the registry is no source.
 func mergeViews(own mcs.Identity, snapshots []snapshot, sources map[string]clusterSources, imported []string) registry.View {
 	merged := registry.View{Local: mergeLocal(snapshots[0])}
+	isImported := map[string]bool{}
 	for _, s := range snapshots {
 		merged.Incomplete = merged.Incomplete || !s.synced || s.view.Incomplete
 		merged.Mapped = cmp.Or(merged.Mapped, s.view.Mapped)
-	}
-	exports, ids := collectExports(snapshots, sources)
-	delete(ids, own.ClusterID)
-	for _, id := range slices.Sorted(maps.Keys(ids)) {
-		order := sourceOrder(id, sources, len(snapshots))
-		from := slices.IndexFunc(order, func(i int) bool { _, ok := exports[i][id]; return ok })
-		switch {
-		case from >= 0:
-			merged.Exports = append(merged.Exports, exports[order[from]][id])
-			mergeLiveness(&merged, snapshots[order[from]].view, id)
-		case slices.ContainsFunc(order, func(i int) bool { return slices.Contains(snapshots[i].view.Unknown, id) }):
-			merged.Unknown = append(merged.Unknown, id)
+		for id := range s.view.Clusters {
+			isImported[id] = false
 		}
-		mergeProperties(&merged, snapshots, order, id)
 	}
-	merged.Ignored = mergeIgnored(own, snapshots, merged)
-	merged.Unseen = engine.Unseen(imported, func(id string) bool { return ids[id] || id == own.ClusterID || isKnown(snapshots, sources, id) })
+	for _, id := range imported {
+		isImported[id] = true
+	}
+	delete(isImported, own.ClusterID)
+	for id, imported := range isImported {
+		c := mergeSources(snapshots, sourceOrder(id, sources, len(snapshots)), id)
+		switch {
+		case c.State != registry.None:
+		case imported && !isSeen(snapshots, sources[id], id):
+			c.State = registry.Unseen
+		case slices.ContainsFunc(snapshots, func(s snapshot) bool { return s.view.Clusters[id].State == registry.Ignored }):
+			c.State = registry.Ignored
+		default:
+			continue
+		}
+		merged.Set(id, c)
+	}
 	return merged
 }
 
-// collectExports returns the exports in each registry by cluster, and the clusters that have one or are unknown in a registry that is a source.
-func collectExports(snapshots []snapshot, sources map[string]clusterSources) (exports []map[string]mcs.Export, ids map[string]bool) {
-	exports, ids = make([]map[string]mcs.Export, len(snapshots)), map[string]bool{}
-	for i, s := range snapshots {
-		exports[i] = map[string]mcs.Export{}
-		for _, exp := range s.view.Exports {
-			if sources[exp.Cluster].isSource(i) {
-				exports[i][exp.Cluster], ids[exp.Cluster] = exp, true
+// mergeSources returns the state of a cluster by its sources: the export in the first one that has
+// it, else Unknown if one of them reports that, else None. The properties are those of the first
+// one that knows them.
+func mergeSources(snapshots []snapshot, order []int, id string) (merged registry.ClusterView) {
+	for _, i := range order {
+		c := snapshots[i].view.Clusters[id]
+		switch c.State {
+		case registry.Exports, registry.Unknown:
+			if merged.State != registry.Exports {
+				merged.State, merged.Export, merged.Liveness = c.State, c.Export, c.Liveness
 			}
-		}
-		for _, id := range s.view.Unknown {
-			if sources[id].isSource(i) {
-				ids[id] = true
+			if merged.Properties == nil {
+				merged.Properties = c.Properties
 			}
+		case registry.None, registry.Ignored, registry.Unseen:
 		}
 	}
-	return exports, ids
+	return merged
 }
 
-// isKnown reports whether a registry that has been read knows what a cluster exports. One without signatures does not know it of a cluster that signs its records.
-func isKnown(snapshots []snapshot, sources map[string]clusterSources, id string) bool {
-	of := sources[id]
+// isSeen reports whether a registry shows an export of a cluster, or has been read and knows what
+// the cluster exports. One without signatures does not know it of a cluster that signs its records.
+func isSeen(snapshots []snapshot, of clusterSources, id string) bool {
 	for i, s := range snapshots {
-		if s.synced && of.isSource(i) && !slices.Contains(of.unsigned, i) && !slices.Contains(s.view.Unseen, id) {
+		if !of.isSource(i) {
+			continue
+		}
+		isCounted := s.synced && !slices.Contains(of.unsigned, i)
+		switch s.view.Clusters[id].State {
+		case registry.Exports, registry.Unknown:
 			return true
+		case registry.None, registry.Ignored:
+			if isCounted {
+				return true
+			}
+		case registry.Unseen:
 		}
 	}
 	return false
-}
-
-// mergeProperties adds the properties of a cluster in the first of its sources that knows them.
-func mergeProperties(merged *registry.View, snapshots []snapshot, order []int, id string) {
-	for _, i := range order {
-		if properties, known := snapshots[i].view.Properties[id]; known {
-			merged.AddProperties(id, properties)
-			return
-		}
-	}
-}
-
-// mergeLiveness adds the liveness of a cluster in the view that its export is taken from.
-func mergeLiveness(merged *registry.View, from registry.View, id string) {
-	if slices.Contains(from.Stale, id) {
-		merged.Stale = append(merged.Stale, id)
-	}
-	if slices.Contains(from.LivenessUnknown, id) {
-		merged.LivenessUnknown = append(merged.LivenessUnknown, id)
-	}
 }
 
 // sourceOrder returns the registries from which a cluster's exports are taken. A cluster that has exports but is no member, because

@@ -15,6 +15,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
 const handover = 2 * time.Minute
@@ -51,7 +52,7 @@ func synced(view registry.View, members ...registry.Member) snapshot {
 	return snapshot{synced: true, members: members, view: view}
 }
 
-func exports(list ...mcs.Export) registry.View { return registry.View{Exports: list} }
+func exports(list ...mcs.Export) registry.View { return registrytest.ViewOf(list...) }
 
 func TestMergeViews(t *testing.T) {
 	exported := registry.PublishStatus{State: registry.Exported}
@@ -72,7 +73,8 @@ func TestMergeViews(t *testing.T) {
 			name: "the own status comes from the first registry, the own cluster is never imported",
 			snapshots: []snapshot{
 				synced(registry.View{Local: exported}, member("cls1", 0, 9)),
-				synced(registry.View{Exports: []mcs.Export{export("cls1", 2)}, Unknown: []string{"cls1"}}, withUID(member("cls1", 0, 1), "uid-1")),
+				synced(exports(export("cls1", 2)), withUID(member("cls1", 0, 1), "uid-1")),
+				synced(registrytest.With(registry.View{}, registry.Unknown, "cls1"), withUID(member("cls1", 0, 1), "uid-1")),
 			},
 			want: registry.View{Local: exported},
 		},
@@ -119,7 +121,7 @@ func TestMergeViews(t *testing.T) {
 		{
 			name: "stale in one registry, live in the other: no handover",
 			snapshots: []snapshot{
-				synced(registry.View{Exports: []mcs.Export{export("cls2", 1)}, Stale: []string{"cls2"}}, stale(member("cls2", 0, 5))),
+				synced(registrytest.WithLiveness(exports(export("cls2", 1)), registry.Stale, "cls2"), stale(member("cls2", 0, 5))),
 				synced(registry.View{}, member("cls2", 5, 6)),
 			},
 			want: registry.View{},
@@ -127,16 +129,16 @@ func TestMergeViews(t *testing.T) {
 		{
 			name: "stale in both",
 			snapshots: []snapshot{
-				synced(registry.View{Exports: []mcs.Export{export("cls2", 1)}, Stale: []string{"cls2"}}, stale(member("cls2", 0, 6))),
-				synced(registry.View{Exports: []mcs.Export{export("cls2", 2)}, Stale: []string{"cls2"}}, stale(member("cls2", 0, 5))),
+				synced(registrytest.WithLiveness(exports(export("cls2", 1)), registry.Stale, "cls2"), stale(member("cls2", 0, 6))),
+				synced(registrytest.WithLiveness(exports(export("cls2", 2)), registry.Stale, "cls2"), stale(member("cls2", 0, 5))),
 			},
-			want: registry.View{Exports: []mcs.Export{export("cls2", 1)}, Stale: []string{"cls2"}},
+			want: registrytest.WithLiveness(exports(export("cls2", 1)), registry.Stale, "cls2"),
 		},
 		{
 			name: "live in one registry, stale with a later heartbeat in the other",
 			snapshots: []snapshot{
 				synced(exports(export("cls2", 1)), member("cls2", 0, 5)),
-				synced(registry.View{Exports: []mcs.Export{export("cls2", 2)}, Stale: []string{"cls2"}}, stale(member("cls2", 0, 9))),
+				synced(registrytest.WithLiveness(exports(export("cls2", 2)), registry.Stale, "cls2"), stale(member("cls2", 0, 9))),
 			},
 			want: exports(export("cls2", 1)), // that of the live record
 		},
@@ -144,14 +146,14 @@ func TestMergeViews(t *testing.T) {
 			name: "liveness unknown in the registry of the export",
 			snapshots: []snapshot{
 				synced(registry.View{}, member("cls2", 0, 5)),
-				synced(registry.View{Exports: []mcs.Export{export("cls2", 1)}, LivenessUnknown: []string{"cls2"}}, member("cls2", 0, 5)),
+				synced(registrytest.WithLiveness(exports(export("cls2", 1)), registry.Undecided, "cls2"), member("cls2", 0, 5)),
 			},
-			want: registry.View{Exports: []mcs.Export{export("cls2", 1)}, LivenessUnknown: []string{"cls2"}},
+			want: registrytest.WithLiveness(exports(export("cls2", 1)), registry.Undecided, "cls2"),
 		},
 		{
 			name: "unknown in one registry, exported in the other",
 			snapshots: []snapshot{
-				synced(registry.View{Unknown: []string{"cls2"}}, member("cls2", 0, 6)),
+				synced(registrytest.With(registry.View{}, registry.Unknown, "cls2"), member("cls2", 0, 6)),
 				synced(exports(export("cls2", 2)), member("cls2", 0, 5)),
 			},
 			want: exports(export("cls2", 2)),
@@ -159,15 +161,15 @@ func TestMergeViews(t *testing.T) {
 		{
 			name: "unknown in one registry, absent in the other",
 			snapshots: []snapshot{
-				synced(registry.View{Unknown: []string{"cls2"}}, member("cls2", 0, 5)),
+				synced(registrytest.With(registry.View{}, registry.Unknown, "cls2"), member("cls2", 0, 5)),
 				synced(registry.View{}, member("cls2", 0, 6)),
 			},
-			want: registry.View{Unknown: []string{"cls2"}},
+			want: registrytest.With(registry.View{}, registry.Unknown, "cls2"),
 		},
 		{
 			name: "unknown in the previous registry, absent in the new one",
 			snapshots: []snapshot{
-				synced(registry.View{Unknown: []string{"cls2"}}, member("cls2", 0, 5)),
+				synced(registrytest.With(registry.View{}, registry.Unknown, "cls2"), member("cls2", 0, 5)),
 				synced(registry.View{}, member("cls2", 0, 9)),
 			},
 			want: registry.View{},
@@ -176,9 +178,9 @@ func TestMergeViews(t *testing.T) {
 			name: "unknown in the new registry, exported in the previous one",
 			snapshots: []snapshot{
 				synced(exports(export("cls2", 1)), member("cls2", 0, 5)),
-				synced(registry.View{Unknown: []string{"cls2"}}, member("cls2", 0, 9)),
+				synced(registrytest.With(registry.View{}, registry.Unknown, "cls2"), member("cls2", 0, 9)),
 			},
-			want: registry.View{Unknown: []string{"cls2"}},
+			want: registrytest.With(registry.View{}, registry.Unknown, "cls2"),
 		},
 		{
 			name: "two clusters with one ID: only the exports of the one that joined first",
@@ -223,20 +225,20 @@ func TestMergeViews(t *testing.T) {
 		{
 			name: "the second registry is not read yet",
 			snapshots: []snapshot{
-				synced(registry.View{Exports: []mcs.Export{export("cls2", 1)}, Local: exported}, member("cls2", 0, 5)),
+				synced(registry.View{Clusters: exports(export("cls2", 1)).Clusters, Local: exported}, member("cls2", 0, 5)),
 				{},
 			},
-			want: registry.View{Exports: []mcs.Export{export("cls2", 1)}, Local: exported, Incomplete: true},
+			want: registry.View{Clusters: exports(export("cls2", 1)).Clusters, Local: exported, Incomplete: true},
 		},
 		{
 			name:      "the first registry is not read yet: the own status is pending",
 			snapshots: []snapshot{{}, synced(exports(export("cls2", 1)), member("cls2", 0, 5))},
-			want:      registry.View{Exports: []mcs.Export{export("cls2", 1)}, Local: registry.PublishStatus{State: registry.Pending}, Incomplete: true},
+			want:      registry.View{Clusters: exports(export("cls2", 1)).Clusters, Local: registry.PublishStatus{State: registry.Pending}, Incomplete: true},
 		},
 		{
 			name:      "an export of a cluster that is not a member yet",
-			snapshots: []snapshot{synced(registry.View{}), synced(registry.View{Exports: []mcs.Export{export("cls2", 1)}, Unknown: []string{"cls3"}})},
-			want:      registry.View{Exports: []mcs.Export{export("cls2", 1)}, Unknown: []string{"cls3"}},
+			snapshots: []snapshot{synced(registry.View{}), synced(registrytest.With(exports(export("cls2", 1)), registry.Unknown, "cls3"))},
+			want:      registrytest.With(exports(export("cls2", 1)), registry.Unknown, "cls3"),
 		},
 	}
 	for _, tt := range tests {
@@ -336,7 +338,7 @@ func TestResolveSources_IgnoresUnsignedRecord(t *testing.T) {
 		synced(registry.View{}, forged),
 	}
 	view := mergeViews(self, snapshots, resolveSources(self, snapshots, handover, nil), []string{"cls2"})
-	if len(view.Exports) != 1 {
+	if len(view.Exports()) != 1 {
 		t.Errorf("the view is %+v, want the export of the stale cluster", view)
 	}
 	if got := resolveSources(self, snapshots[1:], handover, nil)["cls2"]; !slices.Equal(got.order, []int{0}) {
@@ -349,7 +351,7 @@ func TestResolveSources_IgnoresUnsignedRecord(t *testing.T) {
 func TestMergeViews_UnsignedInstances(t *testing.T) {
 	instances := registry.Member{ClusterID: "cls2", LastSeen: at(60), Version: "legacy"}
 	refused := registry.Member{ClusterID: "cls2", NoRecord: true}
-	unseen, pinned := registry.View{Unseen: []string{"cls2"}}, func(id string) bool { return id == "cls2" }
+	unseen, pinned := registrytest.With(registry.View{}, registry.Unseen, "cls2"), func(id string) bool { return id == "cls2" }
 	signed, none := exports(export("cls2", 1)), registry.View{}
 	legacy, others := synced(exports(export("cls2", 666)), instances), synced(none, instances)
 	for _, tt := range []struct {
@@ -380,10 +382,10 @@ func TestMergeViews_UnsignedInstances(t *testing.T) {
 		sources := resolveSources(self, snapshots, handover, tt.isSigned)
 		view := mergeViews(self, snapshots, sources, []string{"cls2"})
 		var port int32
-		for _, exp := range view.Exports {
+		for _, exp := range view.Exports() {
 			port += exp.Ports[0].Port
 		}
-		if port != tt.wantPort || (len(view.Unseen) > 0) != tt.wantUnseen || len(view.Unknown) > 0 || sources["cls2"].ambiguous != tt.wantAmbiguous {
+		if port != tt.wantPort || (len(view.In(registry.Unseen)) > 0) != tt.wantUnseen || len(view.In(registry.Unknown)) > 0 || sources["cls2"].ambiguous != tt.wantAmbiguous {
 			t.Errorf("%s: the view is %+v of %+v, want port %d, unseen: %t", tt.name, view, sources["cls2"], tt.wantPort, tt.wantUnseen)
 		}
 	}
@@ -424,7 +426,7 @@ func TestMergeProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		snapshots := drawSnapshots(t)
 		got := mergeViews(self, snapshots, resolveSources(self, snapshots, handover, nil), nil)
-		checkOnce(t, got)
+		checkStates(t, got)
 		checkComplete(t, snapshots, got)
 
 		// The order of the others does not matter: only the first has a special role, for the own export.
@@ -468,18 +470,19 @@ func (s *snapshot) draw(t *rapid.T, id string, offset time.Duration) {
 	s.members = append(s.members, m)
 	switch rapid.SampledFrom([]string{"export", "absent", "unknown"}).Draw(t, "view") {
 	case "export":
-		s.view.Exports = append(s.view.Exports, export(id, rapid.Int32Range(1, 1<<30).Draw(t, "port")))
+		c := registry.ClusterView{State: registry.Exports, Export: new(export(id, rapid.Int32Range(1, 1<<30).Draw(t, "port")))}
 		if m.Stale {
-			s.view.Stale = append(s.view.Stale, id)
+			c.Liveness = registry.Stale
 		}
+		s.view.Set(id, c)
 	case "unknown":
-		s.view.Unknown = append(s.view.Unknown, id)
+		s.view.Set(id, registry.ClusterView{State: registry.Unknown})
 	}
 }
 
 // TestMergeViews_Unseen: a cluster is unseen only if no registry knows it. A registry that is empty or was not read shows nothing.
 func TestMergeViews_Unseen(t *testing.T) {
-	unseen := func(ids ...string) registry.View { return registry.View{Unseen: ids} }
+	unseen := func(ids ...string) registry.View { return registrytest.With(registry.View{}, registry.Unseen, ids...) }
 	tests := []struct {
 		name      string
 		snapshots []snapshot
@@ -490,30 +493,24 @@ func TestMergeViews_Unseen(t *testing.T) {
 		{"known to none", []snapshot{synced(unseen("cls2", "cls3")), synced(unseen("cls2"))}, []string{"cls2"}},
 		{"unknown to the one that was read", []snapshot{synced(unseen("cls2")), {}}, []string{"cls2"}},
 		{"known to the one that was read", []snapshot{{}, synced(registry.View{})}, nil},
-		{"exported to one", []snapshot{synced(unseen("cls2")), synced(registry.View{Exports: []mcs.Export{export("cls2", 1)}, Unseen: []string{"cls2"}})}, nil},
-		{"unknown in one", []snapshot{synced(unseen("cls2")), synced(registry.View{Unknown: []string{"cls2"}, Unseen: []string{"cls2"}})}, nil},
+		{"exported to one", []snapshot{synced(unseen("cls2")), synced(exports(export("cls2", 1)))}, nil},
+		{"unknown in one", []snapshot{synced(unseen("cls2")), synced(registrytest.With(registry.View{}, registry.Unknown, "cls2"))}, nil},
 		{"the own cluster", []snapshot{synced(unseen("cls1"))}, nil},
 	}
 	for _, tt := range tests {
 		got := mergeViews(self, tt.snapshots, resolveSources(self, tt.snapshots, handover, nil), []string{"cls1", "cls2", "cls3"})
-		if !slices.Equal(got.Unseen, tt.want) {
-			t.Errorf("%s: unseen %v, want %v", tt.name, got.Unseen, tt.want)
+		if !slices.Equal(got.In(registry.Unseen), tt.want) {
+			t.Errorf("%s: unseen %v, want %v", tt.name, got.In(registry.Unseen), tt.want)
 		}
 	}
 }
 
-func checkOnce(t *rapid.T, view registry.View) {
-	var all []string
-	for _, exp := range view.Exports {
-		all = append(all, exp.Cluster)
-	}
-	if !slices.IsSorted(all) || !slices.IsSorted(view.Unknown) {
-		t.Fatalf("not sorted: %v, %v", all, view.Unknown)
-	}
-	all = append(all, view.Unknown...)
-	slices.Sort(all)
-	if len(slices.Compact(slices.Clone(all))) != len(all) || slices.Contains(all, self.ClusterID) {
-		t.Fatalf("a cluster is there twice, or the own cluster is imported: %v", all)
+// checkStates checks that each cluster but the own one has a state, and the export of the cluster if it has one.
+func checkStates(t *rapid.T, view registry.View) {
+	for id, c := range view.Clusters {
+		if id == self.ClusterID || c.State == registry.None || (c.Export != nil) != (c.State == registry.Exports) || c.Export != nil && c.Export.Cluster != id {
+			t.Fatalf("cluster %s is %+v", id, c)
+		}
 	}
 }
 
@@ -525,20 +522,36 @@ func checkComplete(t *rapid.T, snapshots []snapshot, got registry.View) {
 			count[m.ClusterID]++
 		}
 	}
-	has := func(v registry.View, id string) (string, bool) {
-		i := slices.IndexFunc(v.Exports, func(e mcs.Export) bool { return e.Cluster == id })
-		state := strings.Repeat("unknown", len(slices.DeleteFunc(slices.Clone(v.Unknown), func(u string) bool { return u != id })))
-		return state, i >= 0
-	}
 	for _, s := range snapshots {
 		for _, m := range s.members {
 			if count[m.ClusterID] != 1 || m.ClusterID == self.ClusterID {
 				continue
 			}
-			wantState, wantExport := has(s.view, m.ClusterID)
-			if state, exported := has(got, m.ClusterID); state != wantState || exported != wantExport {
-				t.Fatalf("cluster %s is %q %v, want %q %v", m.ClusterID, state, exported, wantState, wantExport)
+			if state, want := got.Clusters[m.ClusterID].State, s.view.Clusters[m.ClusterID].State; state != want {
+				t.Fatalf("cluster %s is %v, want %v", m.ClusterID, state, want)
 			}
+		}
+	}
+}
+
+// TestMergeViews_Ignored: an export that a registry ignores counts unless another registry shows more.
+func TestMergeViews_Ignored(t *testing.T) {
+	ignored, unseen := registrytest.With(registry.View{}, registry.Ignored, "cls2"), registrytest.With(registry.View{}, registry.Unseen, "cls2")
+	tests := []struct {
+		name      string
+		snapshots []snapshot
+		want      registry.ClusterState
+	}{
+		{"in one of two", []snapshot{synced(ignored), synced(registry.View{})}, registry.Ignored},
+		{"exported to the other", []snapshot{synced(ignored), synced(exports(export("cls2", 1)))}, registry.Exports},
+		{"unknown to the other", []snapshot{synced(ignored), synced(registrytest.With(registry.View{}, registry.Unknown, "cls2"))}, registry.Unknown},
+		{"unseen by the other", []snapshot{synced(ignored), synced(unseen)}, registry.Ignored},
+		{"in one that was not read completely", []snapshot{{view: ignored}, synced(unseen)}, registry.Unseen},
+	}
+	for _, tt := range tests {
+		got := mergeViews(self, tt.snapshots, resolveSources(self, tt.snapshots, handover, nil), []string{"cls2"})
+		if state := got.Clusters["cls2"].State; state != tt.want {
+			t.Errorf("%s: %v, want %v", tt.name, state, tt.want)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
 // TestPseudoClusterBelongsToItsRegistry: a member of the clusterset that joins under the ID of the pseudo-cluster can neither replace, add nor end its exports, whatever
@@ -24,10 +25,10 @@ func TestPseudoClusterBelongsToItsRegistry(t *testing.T) {
 	}{
 		{name: "both have an export", claimed: exports(export("cloud-map", 666)), mapped: exports(export("cloud-map", 80)), wantPorts: []int32{80}},
 		{name: "only the member has one", claimed: exports(export("cloud-map", 666))},
-		{name: "the service was not read", claimed: exports(export("cloud-map", 666)), mapped: registry.View{Unknown: []string{"cloud-map"}}, unknown: true},
-		{name: "the mapping was not read", mapped: registry.View{Unseen: []string{"cloud-map"}}, unseen: true},
-		{name: "the member has one and the mapping was not read", claimed: exports(export("cloud-map", 666)), mapped: registry.View{Unseen: []string{"cloud-map"}}, unseen: true},
-		{name: "the member is unknown", claimed: registry.View{Unknown: []string{"cloud-map"}}},
+		{name: "the service was not read", claimed: exports(export("cloud-map", 666)), mapped: registrytest.With(registry.View{}, registry.Unknown, "cloud-map"), unknown: true},
+		{name: "the mapping was not read", mapped: registrytest.With(registry.View{}, registry.Unseen, "cloud-map"), unseen: true},
+		{name: "the member has one and the mapping was not read", claimed: exports(export("cloud-map", 666)), mapped: registrytest.With(registry.View{}, registry.Unseen, "cloud-map"), unseen: true},
+		{name: "the member is unknown", claimed: registrytest.With(registry.View{}, registry.Unknown, "cloud-map")},
 		{name: "other clusters", claimed: exports(export("cls2", 2)), mapped: exports(export("cloud-map", 80)), wantPorts: []int32{2, 80}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -46,12 +47,12 @@ func TestPseudoClusterBelongsToItsRegistry(t *testing.T) {
 				t.Errorf("the mapped service is %+v", view.Mapped)
 			}
 			var ports []int32
-			for _, e := range view.Exports {
+			for _, e := range view.Exports() {
 				ports = append(ports, e.Ports[0].Port)
 			}
 			slices.Sort(ports)
-			if !slices.Equal(ports, tt.wantPorts) || (len(view.Unknown) > 0) != tt.unknown || (len(view.Unseen) > 0) != tt.unseen {
-				t.Errorf("ports %v, unknown %v, unseen %v; want ports %v", ports, view.Unknown, view.Unseen, tt.wantPorts)
+			if !slices.Equal(ports, tt.wantPorts) || (len(view.In(registry.Unknown)) > 0) != tt.unknown || (len(view.In(registry.Unseen)) > 0) != tt.unseen {
+				t.Errorf("ports %v, unknown %v, unseen %v; want ports %v", ports, view.In(registry.Unknown), view.In(registry.Unseen), tt.wantPorts)
 			}
 			members, err := reg.Members(t.Context())
 			if err != nil || len(members) != 2 {
@@ -73,7 +74,7 @@ func TestForgetPseudoCluster(t *testing.T) {
 	unseen := func(want ...string) func(registry.View, error) bool {
 		return func(registry.View, error) bool {
 			view, err := reg.Lookup(t.Context(), web, "cloud-map")
-			return err == nil && slices.Equal(view.Unseen, want)
+			return err == nil && slices.Equal(view.In(registry.Unseen), want)
 		}
 	}
 	l.await(web, "the pseudo-cluster is unseen", unseen("cloud-map"))

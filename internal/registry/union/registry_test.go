@@ -185,7 +185,7 @@ func testConfig(syncTimeout time.Duration) Config {
 
 func isExportedFrom(port int32) func(registry.View, error) bool {
 	return func(v registry.View, err error) bool {
-		return err == nil && len(v.Exports) == 1 && v.Exports[0].Ports[0].Port == port
+		return err == nil && len(v.Exports()) == 1 && v.Exports()[0].Ports[0].Port == port
 	}
 }
 
@@ -235,7 +235,7 @@ func TestRunNotifiesWhenHandoverEnds(t *testing.T) {
 	l := runListener(t, New(testConfig(time.Hour), Source{"first", first}, Source{"other", other}))
 	l.await(web, "the export of the previous registry during the handover", isExportedFrom(1))
 	other.set([]registry.Member{member("cls2", 5, 7.5)}, nil)
-	l.await(web, "no export after the handover", func(v registry.View, err error) bool { return err == nil && len(v.Exports) == 0 })
+	l.await(web, "no export after the handover", func(v registry.View, err error) bool { return err == nil && len(v.Exports()) == 0 })
 }
 
 // TestRunLeavesFirstRegistryOnly: the other registries do not see ErrLeave, and are not run to leave.

@@ -906,16 +906,21 @@ func diff(before, after map[mcs.Key]mcs.Export, changed engine.Keys) {
 // this process started are unseen. Other clusters without a record are not part of the view.
 func (c *catalogs) viewOf(key mcs.Key, imported []string) (view registry.View) {
 	page, code := format.PageOf(key), format.NamespaceCode(key.Namespace)
-	for _, cluster := range c.unknowns.of(page, code) {
+	unknowns := c.unknowns.of(page, code)
+	if n := len(unknowns) + len(c.exporters[key]); n > 0 {
+		view.Clusters = make(map[string]registry.ClusterView, n) // of 1,000 clusters at a start
+	}
+	for _, cluster := range unknowns {
 		if cluster.isUnknown(key, page, code) {
-			view.Unknown = append(view.Unknown, cluster.id)
+			unknown := registry.ClusterView{State: registry.Unknown}
 			if slices.Contains(imported, cluster.id) {
-				view.AddProperties(cluster.id, cluster.properties.Decode(cluster.record.Properties))
+				unknown.Properties = cluster.properties.Decode(cluster.record.Properties)
 			}
+			view.Set(cluster.id, unknown)
 		}
 	}
 	c.addExports(&view, key)
-	view.Unseen = c.unseen(key, imported)
+	view.SetUnseen(imported, func(id string) bool { return c.isSeen(id, key) })
 	return view
 }
 
@@ -925,7 +930,7 @@ func (c *catalogs) unusedView(key mcs.Key, _ []string) (view registry.View) {
 	page, code := format.PageOf(key), format.NamespaceCode(key.Namespace)
 	for _, cluster := range c.unknowns.of(page, code) {
 		if cluster.isUnknown(key, page, code) {
-			view.Unknown = []string{cluster.id}
+			view.Set(cluster.id, registry.ClusterView{State: registry.Unknown})
 			break
 		}
 	}
@@ -938,50 +943,52 @@ func (c *catalogs) addExports(view *registry.View, key mcs.Key) {
 	page, code := format.PageOf(key), format.NamespaceCode(key.Namespace)
 	for _, cluster := range c.exporters[key] {
 		if !cluster.isOwn && cluster.hasRecord && !cluster.isUnknown(key, page, code) {
-			c.addTo(view, cluster, &cluster.pages[page], key)
+			view.Set(cluster.id, c.exporter(cluster, &cluster.pages[page], key))
 		}
 	}
 }
 
-// unseen returns the clusters of View.Unseen.
-func (c *catalogs) unseen(key mcs.Key, imported []string) []string {
-	return engine.Unseen(imported, func(id string) bool {
-		return id == c.identity.ClusterID || c.clusters[id].isSeen(key) || c.keyring.HasEnded(id)
-	})
+// exporter returns the state of key in a cluster that names key in the page p.
+func (c *catalogs) exporter(cluster *catalog, p *pageState, key mcs.Key) registry.ClusterView {
+	exp, ok := p.exports[key]
+	if !ok {
+		return registry.ClusterView{State: registry.Ignored}
+	}
+	liveness := c.liveness.Of(cluster.id)
+	if liveness == registry.Live && cluster.isUntracked {
+		liveness = registry.Undecided
+	}
+	return registry.ClusterView{State: registry.Exports, Export: new(exp), Liveness: liveness, Properties: cluster.properties.Decode(cluster.record.Properties)}
 }
 
-// statusOf returns the status of the view of key. It is the same as that of viewOf, without a list of the clusters that have not shown the page.
-func (c *catalogs) statusOf(key mcs.Key, imported []string) engine.Status {
+// statusOf returns the status of the view of key. It is the same as that of viewOf, without a view
+// that has the clusters that have not shown the page. imported is sorted.
+func (c *catalogs) statusOf(key mcs.Key, imported []string) (status engine.Status) {
 	page, code := format.PageOf(key), format.NamespaceCode(key.Namespace)
-	status := engine.Status{Unseen: c.unseen(key, imported)}
 	status.IsOpen = slices.ContainsFunc(c.unknowns.of(page, code), func(cluster *catalog) bool { return cluster.isUnknown(key, page, code) })
 	for _, id := range imported {
 		if cluster := c.clusters[id]; cluster != nil && cluster.isUnknown(key, page, code) {
 			status.Unknown = append(status.Unknown, id)
+		} else if !c.isSeen(id, key) {
+			status.Unseen = append(status.Unseen, id)
 		}
 	}
 	return status
 }
 
-// addTo adds the export of key in a page of a cluster to a view.
-func (c *catalogs) addTo(view *registry.View, cluster *catalog, p *pageState, key mcs.Key) {
-	exp, ok := p.exports[key]
-	if !ok {
-		view.Ignored = append(view.Ignored, cluster.id)
-		return
-	}
-	view.Exports = append(view.Exports, exp)
-	view.AddProperties(cluster.id, cluster.properties.Decode(cluster.record.Properties))
-	if c.liveness.IsStale(cluster.id) {
-		view.Stale = append(view.Stale, cluster.id)
-	} else if c.liveness.IsUnknown(cluster.id) || cluster.isUntracked {
-		view.LivenessUnknown = append(view.LivenessUnknown, cluster.id)
-	}
+// isSeen reports whether it is known whether another cluster exports key: a record shows it, or the
+// cluster has left. This cluster is no other one.
+func (c *catalogs) isSeen(id string, key mcs.Key) bool {
+	return id == c.identity.ClusterID || c.clusters[id].isSeen(key) || c.keyring.HasEnded(id)
 }
 
 // isSeen reports whether a record shows whether the cluster exports key.
 func (c *catalog) isSeen(key mcs.Key) bool {
-	return c != nil && c.hasRecord && (!c.isCopy || c.pages[format.PageOf(key)].knows(key))
+	if c == nil || !c.hasRecord {
+		return false
+	}
+	p := &c.pages[format.PageOf(key)]
+	return !c.isCopy || p.knows(key) || p.ignored[key]
 }
 
 // expiredFarewells returns the clusters whose farewell in service members is older than farewellLifetime. The live cluster with the lowest ID removes them;

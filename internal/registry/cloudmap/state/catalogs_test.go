@@ -103,14 +103,14 @@ func names(keys engine.Keys) []string {
 func (s *story) state(key mcs.Key) string {
 	view := s.catalogs.viewOf(key, []string{"cls2"})
 	switch {
-	case len(view.Unknown) > 0:
+	case len(view.In(registry.Unknown)) > 0:
 		return "unknown"
-	case len(view.Unseen) > 0:
+	case len(view.In(registry.Unseen)) > 0:
 		return "unseen"
-	case len(view.Exports) == 0:
+	case len(view.Exports()) == 0:
 		return "none"
 	}
-	return strings.Repeat("•", view.Exports[0].EndpointCount())
+	return strings.Repeat("•", view.Exports()[0].EndpointCount())
 }
 
 func (s *story) expect(what string, key mcs.Key, want string) {
@@ -1101,9 +1101,9 @@ func (s *story) ownRecord() api.Instance {
 func (s *story) lives(what, want string) {
 	s.t.Helper()
 	got, view := "live", s.catalogs.viewOf(theKey, nil)
-	if len(view.Stale) > 0 {
+	if len(view.WithLiveness(registry.Stale)) > 0 {
 		got = "stale"
-	} else if len(view.LivenessUnknown) > 0 {
+	} else if len(view.WithLiveness(registry.Undecided)) > 0 {
 		got = "unheard"
 	}
 	if got != want {
@@ -1196,8 +1196,8 @@ func TestBadRecords(t *testing.T) {
 	s.catalogs.members(s.now, []api.Instance{bad, outsider, unknown}, anyRecord, changed)
 	s.notified("bad records", names(changed))
 	view := s.catalogs.viewOf(theKey, nil)
-	if len(view.Exports) != 1 || len(view.Unknown) != 0 {
-		t.Errorf("%d exports and unknown clusters %v, want cls2's export as before: the bad record of cls3 concerns no other", len(view.Exports), view.Unknown)
+	if len(view.Exports()) != 1 || len(view.In(registry.Unknown)) != 0 {
+		t.Errorf("%d exports and unknown clusters %v, want cls2's export as before: the bad record of cls3 concerns no other", len(view.Exports()), view.In(registry.Unknown))
 	}
 	for _, m := range s.catalogs.list() {
 		if len(m.Problems) == 0 {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
@@ -73,8 +74,8 @@ func TestLookup_OfSkippedPage(t *testing.T) {
 		t.Errorf("reads %+v, want the copy of the record alone", reads)
 	}
 	for key, want := range map[mcs.Key]int{gained: 1, other: 0} {
-		if view, err := s.Lookup(key, nil); err != nil || len(view.Unknown) != want {
-			t.Errorf("%v: unknown clusters %q, %v; want %d", key, view.Unknown, err, want)
+		if view, err := s.Lookup(key, nil); err != nil || len(view.In(registry.Unknown)) != want {
+			t.Errorf("%v: unknown clusters %q, %v; want %d", key, view.In(registry.Unknown), err, want)
 		}
 	}
 	used = []string{gained.Namespace}

@@ -155,8 +155,8 @@ func TestBudgetOrderAtStart(t *testing.T) {
 	state.Reads.ObserveCatalog(time.Now(), "cls2", all)
 	for i, exp := range exports {
 		view, err := state.Lookup(exp.Key, nil)
-		if imported := len(view.Exports) == 1; err != nil || imported != (i >= 35) || imported == (len(view.Unknown) == 1) {
-			t.Errorf("export %d: imported %v, unknown %v, %v; want the five oldest", i, imported, view.Unknown, err)
+		if imported := len(view.Exports()) == 1; err != nil || imported != (i >= 35) || imported == (len(view.In(registry.Unknown)) == 1) {
+			t.Errorf("export %d: imported %v, unknown %v, %v; want the five oldest", i, imported, view.In(registry.Unknown), err)
 		}
 	}
 }
@@ -180,8 +180,8 @@ func TestIgnoredNamespace(t *testing.T) {
 	look := func(what string, ignored, exports, pages int) {
 		t.Helper()
 		view, err := state.Lookup(exp.Key, nil)
-		if err != nil || len(view.Ignored) != ignored || len(view.Exports) != exports || len(view.Unknown) > 0 {
-			t.Errorf("%s: ignored by %v, exported by %d, unknown %v, %v", what, view.Ignored, len(view.Exports), view.Unknown, err)
+		if err != nil || len(view.In(registry.Ignored)) != ignored || len(view.Exports()) != exports || len(view.In(registry.Unknown)) > 0 {
+			t.Errorf("%s: ignored by %v, exported by %d, unknown %v, %v", what, view.In(registry.Ignored), len(view.Exports()), view.In(registry.Unknown), err)
 		}
 		got := 0
 		for _, read := range state.Reads.StaleReads(time.Now()) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
@@ -94,7 +95,7 @@ func (o *otherClusters) start() *State {
 func (o *otherClusters) lookup(s *State, keys func(func(mcs.Key) bool)) (exports int) {
 	for key := range keys {
 		view, _ := s.Lookup(key, o.exporters[key])
-		exports += len(view.Exports)
+		exports += len(view.Exports())
 	}
 	return exports
 }
@@ -137,8 +138,8 @@ func TestStatusOfIsThatOfTheView(t *testing.T) {
 					exporters = append(exporters, id)
 				}
 			}
-			if len(exporters) != len(view.Exports) {
-				t.Fatalf("%s: %d exports, want those of %q", key, len(view.Exports), exporters)
+			if len(exporters) != len(view.Exports()) {
+				t.Fatalf("%s: %d exports, want those of %q", key, len(view.Exports()), exporters)
 			}
 		}
 	}
@@ -205,8 +206,8 @@ func TestState_LooksUpUnusedNamespaces(t *testing.T) {
 	used.Namespace, unused.Namespace = "team-0-0", "team-0-1"
 	lookup := func(key mcs.Key, wantUnknown, wantIgnored int) {
 		t.Helper()
-		if view, err := s.Lookup(key, nil); err != nil || len(view.Unknown) != wantUnknown || len(view.Ignored) != wantIgnored {
-			t.Errorf("%s: unknown %v, ignored %v, error %v; want %d and %d", key, view.Unknown, view.Ignored, err, wantUnknown, wantIgnored)
+		if view, err := s.Lookup(key, nil); err != nil || len(view.In(registry.Unknown)) != wantUnknown || len(view.In(registry.Ignored)) != wantIgnored {
+			t.Errorf("%s: unknown %v, ignored %v, error %v; want %d and %d", key, view.In(registry.Unknown), view.In(registry.Ignored), err, wantUnknown, wantIgnored)
 		}
 	}
 	lookup(used, 20, 0)
@@ -299,8 +300,8 @@ func BenchmarkLookup(b *testing.B) {
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				key := keys[i%len(keys)]
-				if view, err := s.Lookup(key, others.exporters[key]); err != nil || len(view.Exports) != 10 {
-					b.Fatalf("%d exports, error %v", len(view.Exports), err)
+				if view, err := s.Lookup(key, others.exporters[key]); err != nil || len(view.Exports()) != 10 {
+					b.Fatalf("%d exports, error %v", len(view.Exports()), err)
 				}
 			}
 		})

@@ -179,7 +179,7 @@ func (s *State) Peers(now time.Time) (peers []peernotify.Peer, urgent bool) {
 func (s *State) Lookup(key mcs.Key, imported []string) (registry.View, error) {
 	isWanted := s.cfg.Wanted == nil || s.cfg.Wanted(key.Namespace) // without the lock: it may wait for a cache
 	view, err := s.lookup(key, imported, isWanted)
-	if len(view.Ignored) > 0 && isWanted {
+	if isWanted && view.Has(registry.Ignored) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.catalogs.want(key) {
@@ -217,9 +217,9 @@ func (s *State) Exporters(key mcs.Key) (e instances.Exporters, ok bool) {
 	}
 	var view registry.View
 	s.catalogs.addExports(&view, key)
-	e.Stale, e.Unknown, e.IsOpen = view.Stale, view.LivenessUnknown, s.catalogs.statusOf(key, nil).IsOpen
-	for _, exp := range view.Exports {
-		exp.Drain = exp.Drain.Max(view.Properties[exp.Cluster].Drain())
+	e.Stale, e.Unknown, e.IsOpen = view.WithLiveness(registry.Stale), view.WithLiveness(registry.Undecided), s.catalogs.statusOf(key, nil).IsOpen
+	for _, exp := range view.Exports() {
+		exp.Drain = exp.Drain.Max(view.Clusters[exp.Cluster].Properties.Drain())
 		e.Exports = append(e.Exports, exp)
 	}
 	if own := s.outbox.pages[format.PageOf(key)].want[key]; own != nil {

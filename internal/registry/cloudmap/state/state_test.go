@@ -78,7 +78,7 @@ func TestPageReadResolvesLookups(t *testing.T) {
 		absent = webKey(i)
 	}
 	for _, key := range []mcs.Key{absent, other} {
-		if view, err := s.Lookup(key, nil); err != nil || len(view.Unknown) != 1 {
+		if view, err := s.Lookup(key, nil); err != nil || len(view.In(registry.Unknown)) != 1 {
 			t.Fatalf("lookup of %s: %v, %v; want one unknown cluster", key, view, err)
 		}
 	}
@@ -250,7 +250,7 @@ func TestLookup_WaitsForProofOfKeys(t *testing.T) {
 				t.Error("the key is not notified")
 			}
 			view, err := s.Lookup(exp.Key, nil)
-			if err != nil || len(view.Exports) != tt.members {
+			if err != nil || len(view.Exports()) != tt.members {
 				t.Errorf("view %+v, error %v; want %d exports", view, err, tt.members)
 			}
 			if members, err := s.ListMembers(); err != nil || len(members) != tt.members || tt.members == 1 && members[0].Key != signer.Key().String() {
@@ -314,7 +314,7 @@ func TestLookup_ReadsIgnoredExportAtOnce(t *testing.T) {
 	s.catalogs.synced = true
 	isSet := func() bool {
 		t.Helper()
-		if view, err := s.Lookup(key, nil); err != nil || len(view.Ignored) != 1 {
+		if view, err := s.Lookup(key, nil); err != nil || len(view.In(registry.Ignored)) != 1 {
 			t.Fatalf("view %+v, %v; want an ignored export", view, err)
 		}
 		select {

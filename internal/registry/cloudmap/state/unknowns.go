@@ -44,7 +44,7 @@ func (u *unknowns) isOpen(page int) bool {
 	return slices.ContainsFunc(u.pages[page], func(c *catalog) bool { return c.isUncertain() || c.pages[page].isBlank() })
 }
 
-// isUnknown reports whether the cluster is in View.Unknown of key, in a page and a namespace with a code: its record does not show whether it exports key.
+// isUnknown reports whether the cluster is Unknown in the view of key, in a page and a namespace with a code: its record does not show whether it exports key.
 func (c *catalog) isUnknown(key mcs.Key, page int, code string) bool {
 	if c.isOwn || !c.hasRecord {
 		return false

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
@@ -164,7 +165,7 @@ func checkUnknowns(t *testing.T, s *State, counts map[string]int) {
 			isOpen = isOpen || !c.isOwn && c.hasRecord && (c.isUncertain() || !c.isCopy && c.pages[page].isBlank())
 		}
 		slices.Sort(want)
-		if got := s.catalogs.viewOf(key, nil).Unknown; !slices.Equal(got, want) {
+		if got := s.catalogs.viewOf(key, nil).In(registry.Unknown); !slices.Equal(got, want) {
 			t.Errorf("%v: unknown are %q, want %q", key, got, want)
 		}
 		if got := s.catalogs.unknowns.isOpen(page); got != isOpen {
