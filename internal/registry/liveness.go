@@ -102,5 +102,16 @@ func (l *Liveness) IsUnknown(id string) bool {
 	return id != l.own && c != nil && !c.alive && !c.stale
 }
 
+// Clone returns a copy.
+func (l *Liveness) Clone() *Liveness {
+	out := *l
+	out.clusters = make(map[string]*clusterLiveness, len(l.clusters))
+	for id, c := range l.clusters {
+		copied := *c
+		out.clusters[id] = &copied
+	}
+	return &out
+}
+
 // Remove removes a cluster that has left.
 func (l *Liveness) Remove(id string) { delete(l.clusters, id) }
