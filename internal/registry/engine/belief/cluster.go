@@ -133,7 +133,7 @@ func (s *State) accept(st *step, c *cluster, r *Record) {
 	if pin.Key != r.Key {
 		pin = Pin{Key: r.Key} // the times of another key say nothing about this one
 	}
-	if !later(r.At, pin) {
+	if !later(r.At, pin) || r.Farewell && c.signed.hasLater(r) {
 		if r.Place == Shared && c.state != Left {
 			st.report(c, Problem{Kind: Missing})
 		}
@@ -158,9 +158,17 @@ func (s *State) accept(st *step, c *cluster, r *Record) {
 	s.save(st, c, r)
 }
 
-// isSame reports whether a record is the one that counts.
+// isSame reports whether a record is the one that counts, or will once the pin is saved.
 func (c *cluster) isSame(r *Record) bool {
-	return (c.state == First || c.state == Current) && c.signed.record.Key == r.Key && c.signed.record.At == r.At
+	var last *Record
+	switch c.state {
+	case First, Current:
+		last = &c.signed.record
+	case Saving:
+		last = c.saving.record
+	case NotRead, Left:
+	}
+	return last != nil && last.Key == r.Key && last.At == r.At
 }
 
 // countHeartbeat counts a record that is later than the previous one as a heartbeat. The first one of
@@ -199,6 +207,7 @@ func (s *State) count(st *step, c *cluster) {
 	switch before {
 	case NotRead, Left, Saving:
 		c.state = First
+		s.liveness.Remove(c.id) // the time without a record that counts says nothing about this one
 	case First:
 		c.state = First
 		if r.Key != c.signed.record.Key || r.At.After(c.signed.record.At) {
@@ -239,12 +248,7 @@ func (s *State) outdated(st *step, c *cluster) {
 		c.state = Current
 		c.signed.addAll(st.changed)
 		st.decided(c)
-	case Saving:
-		if c.saving.before == First {
-			c.saving.before = Current
-			st.decided(c)
-		}
-	case NotRead, Current, Left:
+	case NotRead, Saving, Current, Left:
 	}
 }
 

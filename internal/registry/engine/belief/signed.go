@@ -115,8 +115,8 @@ func (s *State) isUsed(m Manifest, name UnitName) bool {
 // observeUnits applies a read of units.
 func (s *State) observeUnits(st *step, c *cluster, e *UnitsRead) {
 	b := c.signed
-	if b == nil || b.record.Farewell {
-		return
+	if b == nil || b.record.Farewell || c.state == Saving && c.pin.Membership.hasEnded() {
+		return // after its end, units count with the next record
 	}
 	isRead := map[UnitName]bool{}
 	for i := range e.Units {
@@ -148,6 +148,20 @@ func (s *State) observeUnits(st *step, c *cluster, e *UnitsRead) {
 		}
 	}
 	s.decideAll(st, c)
+}
+
+// hasLater reports whether a unit was read that the cluster has signed after a record: a farewell is
+// later than all units. b may be nil.
+func (b *signed) hasLater(r *Record) bool {
+	if b == nil {
+		return false
+	}
+	for _, u := range b.units {
+		if u.key == r.Key && u.version.Generation > r.At.Heartbeat {
+			return true
+		}
+	}
+	return false
 }
 
 // show records which version of a unit the store shows.

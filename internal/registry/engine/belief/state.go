@@ -201,6 +201,8 @@ func (s *State) tick(st *step, e Tick) {
 		if c.signed != nil {
 			c.signed.addAll(st.changed)
 		}
+	}
+	for id, c := range s.clusters {
 		if s.liveness.IsStale(id) {
 			s.outdated(st, c)
 		}

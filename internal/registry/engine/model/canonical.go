@@ -54,6 +54,7 @@ func (m *member) drop(times []int16) {
 // append appends the form of a cluster with the units in the order of e.
 func (s *state) append(out []byte, i int, e *encoder) []byte {
 	m := &s.members[i]
+	out = append(out, e.time(m.first), bits(m.hasMore))
 	out = append(out, bits(m.isDown, m.hasLeft, m.succeeds, m.joined, m.isBacked, m.onDisk, m.wasKilled, m.isForgotten), byte(m.writer.key), e.time(m.generation))
 	for _, c := range []*content{&m.content, &m.backup} {
 		out = e.record(e.record(out, &c.shared), &c.own)

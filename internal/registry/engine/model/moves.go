@@ -263,6 +263,11 @@ func (m *member) writeUnit(u, keys uint8) {
 		m.units[u] = page{}
 		return
 	}
+	for k := range maxKeys {
+		if keys&(1<<k) == 0 {
+			m.absent[u][k] = m.clock
+		}
+	}
 	m.content.pages[u] = m.units[u]
 	m.versions = append(m.versions, version{unit: u, page: m.units[u], named: m.clock})
 }
@@ -358,6 +363,9 @@ func (s *state) read(i int, move Move) bool {
 		s.restart()
 	case Silence:
 		s.pass(staleAfter)
+		for i := range s.members {
+			s.members[i].hasMore = true
+		}
 	case Use:
 		if !s.world.Skips {
 			return false

@@ -51,10 +51,9 @@ func (s *state) check(before *state, move Move) string {
 		}
 		m := &s.members[i]
 		switch s.reader.StateOf(clusterID(i)) {
-		case belief.Current:
-			m.wasKilled, m.isForgotten = false, false
-		case belief.First:
+		case belief.First, belief.Current:
 			m.isForgotten = false
+			m.wasKilled = m.wasKilled && s.reader.LivenessOf(clusterID(i)) != belief.Alive
 		case belief.Left:
 			m.wasKilled = false
 		case belief.NotRead, belief.Saving:
@@ -78,8 +77,12 @@ func (s *state) checkKey(before *state, move Move, i, u, k int) string {
 		if imp.generation == 0 {
 			return ""
 		}
-		if m.absent[u][k] <= imp.at && !m.isForgotten {
+		isCut := m.wasKilled && s.reader.LivenessOf(clusterID(i)) == belief.Stale
+		if m.absent[u][k] <= imp.at && !m.isForgotten && !isCut {
 			return "the import has ended without evidence (promise 1)"
+		}
+		if !m.hasMore && !m.isForgotten {
+			return "a process that has read one record has ended the import (promise 1)"
 		}
 		imp.generation = 0
 		imp.at = int16(s.reader.Pins()[clusterID(i)].Last.Heartbeat) //nolint:gosec // clocks of a world are small
@@ -105,7 +108,7 @@ func (s *state) checkNotified(move Move, i int, key mcs.Key, was, now view) stri
 		}
 		return ""
 	}
-	if was.State != now.State && !s.decided[clusterID(i)] {
+	if was.State != now.State && !s.decided[clusterID(i)] && !s.notified[key] {
 		return fmt.Sprintf("its change from %v to %v is not notified", was.text(), now.text())
 	}
 	return ""
@@ -121,8 +124,7 @@ func (s *state) checkExport(m *member, imp *imported, i, u, k int, now view) str
 	}
 	isOld := imp.generation != now.generation && m.versions[at].named < imp.at
 	// A reader that was killed may read an earlier record than before, until the next heartbeat.
-	isCut := m.wasKilled && s.reader.StateOf(clusterID(i)) == belief.First
-	if isOld && !isCut {
+	if isOld && !m.wasKilled {
 		return fmt.Sprintf("an earlier version is imported again (promise 1): %d, after evidence of %d", now.generation, imp.at)
 	}
 	evidence := now.generation

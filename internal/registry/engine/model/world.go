@@ -115,8 +115,12 @@ type member struct {
 	imports [maxUnits][maxKeys]imported
 	disk    belief.Pin
 	onDisk  bool
-	// wasKilled is set from a kill of the reader until the cluster is current again, isForgotten from
-	// Forget until the cluster counts again.
+	// first is the time of the first record that the process of the reader was shown, and hasMore is
+	// set once it was shown another one, or no other one for long.
+	first   int16
+	hasMore bool
+	// wasKilled is set from a kill of the reader until the next heartbeat of the cluster, isForgotten
+	// from Forget until a record counts again.
 	wasKilled, isForgotten bool
 }
 
@@ -177,6 +181,11 @@ func (s *state) clone() *state {
 func (s *state) restart() {
 	pins := map[string]belief.Pin{}
 	for i := range s.world.Clusters {
+		s.members[i].first = 0
+		if s.reader != nil {
+			s.forgetUnits(i)
+		}
+		s.members[i].hasMore = s.members[i].disk.Membership != belief.Member // its imports have ended
 		if m := &s.members[i]; m.onDisk {
 			pins[clusterID(i)] = m.disk
 		}
@@ -186,6 +195,21 @@ func (s *state) restart() {
 	}, pins)
 	if s.world.Skips {
 		s.use()
+	}
+}
+
+// forgetUnits makes the latest record that the reader has read the evidence of its imports: a unit that
+// no record names is none for the next process.
+func (s *state) forgetUnits(i int) {
+	r := s.reader.RecordOf(clusterID(i))
+	if r == nil {
+		return
+	}
+	for u := range s.world.Units {
+		for k := range s.world.KeysPerUnit {
+			imp := &s.members[i].imports[u][k]
+			imp.at = min(imp.at, int16(r.At.Heartbeat)) //nolint:gosec // clocks of a world are small
+		}
 	}
 }
 
@@ -261,6 +285,11 @@ func exportOf(id exportID) *mcs.Export {
 
 // readRecord returns a record as the reader gets it.
 func (s *state) readRecord(i int, r record, place belief.Place) belief.Record {
+	if m := &s.members[i]; m.first == 0 {
+		m.first = r.beat
+	} else if m.first != r.beat {
+		m.hasMore = true
+	}
 	key := public(i, r.key)
 	out := belief.Record{
 		Cluster: clusterID(i), Place: place, Key: key, Farewell: r.farewell,
