@@ -133,7 +133,8 @@ func (s *State) accept(st *step, c *cluster, r *Record) {
 	if pin.Key != r.Key {
 		pin = Pin{Key: r.Key} // the times of another key say nothing about this one
 	}
-	if !later(r.At, pin) || r.Farewell && c.signed.hasLater(r) {
+	isFarewellBefore := r.Farewell && c.signed.hasLater(r)
+	if !later(r.At, pin) || isFarewellBefore {
 		if r.Place == Shared && c.state != Left {
 			st.report(c, Problem{Kind: Missing})
 		}
@@ -145,7 +146,14 @@ func (s *State) accept(st *step, c *cluster, r *Record) {
 	if r.Place == Shared {
 		c.problem = Problem{}
 	}
-	if c.isSame(r) || c.state == Left && r.Farewell && pin.Key == c.pin.Key {
+	s.believe(st, c, r, pin)
+}
+
+// believe applies a record that counts, unless it is the one that counts already. pin is that of its
+// key.
+func (s *State) believe(st *step, c *cluster, r *Record, pin Pin) {
+	hasLeft := c.state == Left && r.Farewell && pin.Key == c.pin.Key
+	if hasLeft || c.isSame(r) {
 		c.pin.Last = r.At
 		return
 	}

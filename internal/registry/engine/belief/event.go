@@ -29,7 +29,7 @@ const (
 	Own
 )
 
-// Seal says whether only the cluster can write into its own place, for all that the store shows.
+// Seal is whether only the cluster can write into its own place, for all that the store shows.
 type Seal int
 
 const (

@@ -24,7 +24,7 @@ type Manifest interface {
 type AnswerKind int
 
 const (
-	// Undecided means that the record does not say whether the unit exists.
+	// Undecided means that the record does not decide about the unit.
 	Undecided AnswerKind = iota
 	// None means that the unit does not exist. It ends the exports of the unit.
 	None

@@ -84,10 +84,16 @@ func accepted(p Pin, k presented) verdict {
 		return isAccepted
 	case isFree:
 		return isUnproven
-	case k.place == Own && k.seal == Sealed && k.isStale && !p.Unsealed && p.Last != trust.Time{}:
+	case k.isRebuilt(p):
 		return isAccepted
 	}
 	return isRefused
+}
+
+// isRebuilt reports whether the store proves that a key follows the pinned one, which it has shown.
+func (k *presented) isRebuilt(p Pin) bool {
+	isProven := k.place == Own && k.seal == Sealed && !p.Unsealed
+	return isProven && k.isStale && p.Last != trust.Time{}
 }
 
 // listed is the rule "accepted" where an administrator has listed keys; ok is false if that does not

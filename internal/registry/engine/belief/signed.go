@@ -118,19 +118,7 @@ func (s *State) observeUnits(st *step, c *cluster, e *UnitsRead) {
 	if b == nil || b.record.Farewell || c.state == Saving && c.pin.Membership.hasEnded() {
 		return // after its end, units count with the next record
 	}
-	isRead := map[UnitName]bool{}
-	for i := range e.Units {
-		isRead[e.Units[i].Name] = true
-		b.show(&e.Units[i])
-	}
-	if e.All {
-		for name := range b.shown.generations {
-			if !isRead[name] {
-				b.shown.set(name, 0)
-			}
-		}
-		b.gap, b.listed = time.Time{}, b.record.At.Generation
-	}
+	b.show(e)
 	for i := range e.Units {
 		read := &e.Units[i]
 		u := b.units[read.Name]
@@ -164,13 +152,27 @@ func (b *signed) hasLater(r *Record) bool {
 	return false
 }
 
-// show records which version of a unit the store shows.
-func (b *signed) show(u *Unit) {
-	if u.Key == b.record.Key {
-		b.shown.set(u.Name, u.Version.Generation)
-	} else {
-		b.shown.set(u.Name, 0)
+// show records which versions of units the store shows.
+func (b *signed) show(e *UnitsRead) {
+	isRead := map[UnitName]bool{}
+	for i := range e.Units {
+		u := &e.Units[i]
+		isRead[u.Name] = true
+		if u.Key == b.record.Key {
+			b.shown.set(u.Name, u.Version.Generation)
+		} else {
+			b.shown.set(u.Name, 0)
+		}
 	}
+	if !e.All {
+		return
+	}
+	for name := range b.shown.generations {
+		if !isRead[name] {
+			b.shown.set(name, 0)
+		}
+	}
+	b.gap, b.listed = time.Time{}, b.record.At.Generation
 }
 
 // answer returns the state of a key in a unit, with its export.

@@ -55,7 +55,7 @@ func (m *member) drop(times []int16) {
 func (s *state) append(out []byte, i int, e *encoder) []byte {
 	m := &s.members[i]
 	out = append(out, e.time(m.first), bits(m.hasMore))
-	out = append(out, bits(m.isDown, m.hasLeft, m.succeeds, m.joined, m.isBacked, m.onDisk, m.wasKilled, m.isForgotten), byte(m.writer.key), e.time(m.generation))
+	out = append(out, bits(m.isDown, m.hasLeft, m.succeeds, m.joined, m.isBacked, m.onDisk, m.wasKilled, m.isForgotten), byte(m.key), e.time(m.generation))
 	for _, c := range []*content{&m.content, &m.backup} {
 		out = e.record(e.record(out, &c.shared), &c.own)
 	}
@@ -65,7 +65,7 @@ func (s *state) append(out []byte, i int, e *encoder) []byte {
 	var exported [maxUnits][]mcs.Key
 	for n, u := range e.order[:s.world.Units] {
 		out = append(out, e.time(m.named[u]))
-		for _, p := range []page{m.units[u], m.content.pages[u], m.backup.pages[u]} {
+		for _, p := range []page{m.units[u], m.pages[u], m.backup.pages[u]} {
 			out = append(out, byte(p.key), e.time(p.generation), p.keys)
 		}
 		names[n] = unitName(u)

@@ -2,7 +2,7 @@ package model
 
 import (
 	"fmt"
-	"time"
+	"slices"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine/belief"
 )
@@ -73,31 +73,168 @@ const (
 	kinds
 )
 
-var kindNames = [kinds]string{
-	"publishes", "withdraws", "announces", "writes its record again", "crashes", "starts", "leaves", "joins again",
-	"rotates its key", "is built anew with another key", "has a clone that writes a record without",
-	"reads the record of", "reads the own place of", "reads a unit of", "reads all units of",
-	"saves the pin of", "saves all times", "is killed and starts", "restarts", "reads while this cluster is silent:", "imports another namespace",
-	"forgets", "trusts the key of",
-	"copies", "restores all of", "restores the record of", "restores a unit of",
-	"deletes the record of", "deletes a unit of", "deletes all of",
-	"forges a record of", "forges a farewell of", "forges a unit of",
-	"has a late read of the record of", "has a late read of a unit of",
+// kind is what a move of a kind does. do reports whether the move is possible.
+type kind struct {
+	actor, text string
+	do          func(s *state, m *member, move Move) bool
 }
 
-// actor returns the actor of a move.
-func (k Kind) actor() string {
-	switch {
-	case k <= Clone:
-		return ""
-	case k <= Use:
-		return "the reader"
-	case k <= Trusts:
-		return "the administrator"
-	case k < LateRecord:
-		return "the third party"
+const (
+	anExporter  = ""
+	theReader   = "the reader"
+	anAdmin     = "the administrator"
+	aThirdParty = "the third party"
+)
+
+// allKinds has the actor, the text and the effect of each kind.
+var allKinds = [kinds]kind{
+	Publish: {anExporter, "publishes", func(s *state, m *member, move Move) bool {
+		return m.canWrite() && m.export(s.world, move, true)
+	}},
+	Withdraw: {anExporter, "withdraws", func(s *state, m *member, move Move) bool {
+		return m.isMember() && m.has(move) && m.export(s.world, move, false)
+	}},
+	Announce: {anExporter, "announces", func(s *state, m *member, _ Move) bool {
+		return m.canWrite() && !m.isAnnounced() && m.announce(s.world)
+	}},
+	Beat: {anExporter, "writes its record again", func(s *state, m *member, _ Move) bool {
+		return m.canWrite() && m.announce(s.world)
+	}},
+	Crash: {anExporter, "crashes", func(_ *state, m *member, _ Move) bool {
+		return set(&m.isDown, true)
+	}},
+	Start: {anExporter, "starts", func(_ *state, m *member, _ Move) bool {
+		return set(&m.isDown, false)
+	}},
+	Leave: {anExporter, "leaves", func(s *state, m *member, _ Move) bool {
+		return m.isMember() && m.leave(s.world)
+	}},
+	Join: {anExporter, "joins again", func(s *state, m *member, _ Move) bool {
+		return set(&m.hasLeft, false) && m.announce(s.world)
+	}},
+	Rotate: {anExporter, "rotates its key", func(s *state, m *member, _ Move) bool {
+		return m.changeKey(s.world, true)
+	}},
+	Rebuild: {anExporter, "is built anew with another key", func(s *state, m *member, _ Move) bool {
+		return m.changeKey(s.world, false)
+	}},
+	Clone: {anExporter, "has a clone that writes a record without", func(s *state, m *member, move Move) bool {
+		return m.joined && !m.hasLeft && m.has(move) && m.clone(s.world, move)
+	}},
+	ReadRecord: {theReader, "reads the record of", func(s *state, m *member, move Move) bool {
+		return s.showRecord(int(move.Cluster), m.shared)
+	}},
+	ReadProof: {theReader, "reads the own place of", func(s *state, _ *member, move Move) bool {
+		i := int(move.Cluster)
+		return slices.Contains(s.due().ReadProofs, clusterID(i)) && s.showProof(i)
+	}},
+	ReadUnit: {theReader, "reads a unit of", func(s *state, m *member, move Move) bool {
+		return s.readUnits(int(move.Cluster), int(move.Unit), &m.content)
+	}},
+	ReadAll: {theReader, "reads all units of", func(s *state, _ *member, move Move) bool {
+		return s.world.AsSet && s.showAll(int(move.Cluster))
+	}},
+	Save: {theReader, "saves the pin of", func(s *state, m *member, move Move) bool {
+		return s.savePin(m, clusterID(int(move.Cluster)))
+	}},
+	SaveTimes: {theReader, "saves all times", func(s *state, _ *member, _ Move) bool {
+		return s.saveAll()
+	}},
+	Kill: {theReader, "is killed and starts", func(s *state, _ *member, _ Move) bool {
+		for i := range s.members {
+			s.members[i].wasKilled = true
+		}
+		return s.restart()
+	}},
+	Restart: {theReader, "restarts", func(s *state, _ *member, _ Move) bool {
+		return s.saveAll() && s.restart()
+	}},
+	Silence: {theReader, "reads for long no heartbeat of", func(s *state, _ *member, _ Move) bool {
+		for i := range s.members {
+			s.members[i].hasMore = true
+		}
+		return s.pass(staleAfter)
+	}},
+	Use: {theReader, "imports another namespace", func(s *state, _ *member, _ Move) bool {
+		s.isUsed = !s.isUsed
+		return s.use()
+	}},
+	Forgets: {anAdmin, "forgets", func(s *state, m *member, move Move) bool {
+		return set(&m.isForgotten, true) && s.step(belief.Forget{Cluster: clusterID(int(move.Cluster))})
+	}},
+	Trusts: {anAdmin, "trusts the key of", func(s *state, m *member, move Move) bool {
+		i := int(move.Cluster)
+		return s.step(belief.Trust{Cluster: clusterID(i), Key: public(i, m.key)})
+	}},
+	Backup: {aThirdParty, "copies", func(_ *state, m *member, _ Move) bool {
+		m.backup, m.isBacked = m.content, true
+		return true
+	}},
+	RestoreAll: {aThirdParty, "restores all of", func(_ *state, m *member, _ Move) bool {
+		return m.isBacked && set(&m.content, m.backup)
+	}},
+	RestoreRecord: {aThirdParty, "restores the record of", func(_ *state, m *member, _ Move) bool {
+		return m.isBacked && set(&m.shared, m.backup.shared)
+	}},
+	RestoreUnit: {aThirdParty, "restores a unit of", func(_ *state, m *member, move Move) bool {
+		return m.isBacked && set(&m.pages[move.Unit], m.backup.pages[move.Unit])
+	}},
+	DeleteRecord: {aThirdParty, "deletes the record of", func(_ *state, m *member, _ Move) bool {
+		return set(&m.shared, record{})
+	}},
+	DeleteUnit: {aThirdParty, "deletes a unit of", func(_ *state, m *member, move Move) bool {
+		return set(&m.pages[move.Unit], page{})
+	}},
+	DeleteAll: {aThirdParty, "deletes all of", func(_ *state, m *member, _ Move) bool {
+		return set(&m.content, content{})
+	}},
+	ForgeRecord: {aThirdParty, "forges a record of", func(_ *state, m *member, _ Move) bool {
+		return m.forge(false)
+	}},
+	ForgeFarewell: {aThirdParty, "forges a farewell of", func(_ *state, m *member, _ Move) bool {
+		return m.forge(true)
+	}},
+	ForgeUnit: {aThirdParty, "forges a unit of", func(_ *state, m *member, move Move) bool {
+		m.clock++ // it is later than all
+		return set(&m.pages[move.Unit], page{key: otherKey, generation: m.clock, keys: 1})
+	}},
+	LateRecord: {theReader, "has a late read of the record of", func(s *state, m *member, move Move) bool {
+		return m.isBacked && s.showRecord(int(move.Cluster), m.backup.shared)
+	}},
+	LateUnit: {theReader, "has a late read of a unit of", func(s *state, m *member, move Move) bool {
+		return m.isBacked && s.readUnits(int(move.Cluster), int(move.Unit), &m.backup)
+	}},
+}
+
+// set sets a value, and reports whether it was another one.
+func set[T comparable](of *T, value T) bool {
+	was := *of
+	*of = value
+	return was != value
+}
+
+// selects says for which units and keys a kind has moves.
+type selects int
+
+const (
+	theCluster selects = iota
+	eachUnit
+	eachKey
+	onlyOnce
+)
+
+// selected returns for which units and keys a kind has moves.
+func (k Kind) selected() selects {
+	switch k {
+	case Publish, Withdraw, Clone:
+		return eachKey
+	case ReadUnit, RestoreUnit, DeleteUnit, ForgeUnit, LateUnit:
+		return eachUnit
+	case SaveTimes, Kill, Restart, Silence, Use:
+		return onlyOnce
+	default:
+		return theCluster
 	}
-	return "the reader"
 }
 
 // Move is a move about a cluster, one of its units and one of its keys.
@@ -108,400 +245,111 @@ type Move struct {
 
 // String returns the move as a clause.
 func (m Move) String() string {
-	cluster, actor := clusterID(int(m.Cluster)), m.Kind.actor()
-	text := fmt.Sprintf("%s %s", cluster, kindNames[m.Kind])
-	if actor != "" {
-		text = fmt.Sprintf("%s %s %s", actor, kindNames[m.Kind], cluster)
+	k, text := &allKinds[m.Kind], clusterID(int(m.Cluster))
+	selected := m.Kind.selected()
+	switch {
+	case k.actor == anExporter:
+		text = text + " " + k.text
+	case selected == onlyOnce && m.Kind != Silence:
+		text = k.actor + " " + k.text
+	default:
+		text = k.actor + " " + k.text + " " + text
 	}
-	switch m.Kind {
-	case Publish, Withdraw, Clone:
+	switch selected {
+	case eachKey:
 		return fmt.Sprintf("%s export %s", text, keyOf(int(m.Unit), int(m.Key)))
-	case ReadUnit, RestoreUnit, DeleteUnit, ForgeUnit, LateUnit:
+	case eachUnit:
 		return fmt.Sprintf("%s: unit %d", text, m.Unit)
+	case theCluster, onlyOnce:
 	}
 	return text
 }
 
-// moves calls visit for each move that may change something.
+// moves calls visit for each move that may be possible.
 func (s *state) moves(visit func(Move)) {
 	for _, kind := range s.world.Moves {
-		for i := range s.world.Clusters {
-			units, keys := 1, 1
-			switch kind {
-			case Publish, Withdraw, Clone:
-				units, keys = s.world.Units, s.world.KeysPerUnit
-			case ReadUnit, RestoreUnit, DeleteUnit, ForgeUnit, LateUnit:
-				units = s.world.Units
-			case SaveTimes, Kill, Restart, Silence, Use:
-				if i > 0 {
-					continue
-				}
-			}
-			for u := range units {
-				for k := range keys {
-					visit(Move{Kind: kind, Cluster: uint8(i), Unit: uint8(u), Key: uint8(k)})
-				}
-			}
+		clusters, units, keys := s.world.Clusters, 1, 1
+		switch kind.selected() {
+		case eachKey:
+			units, keys = s.world.Units, s.world.KeysPerUnit
+		case eachUnit:
+			units = s.world.Units
+		case onlyOnce:
+			clusters = 1
+		case theCluster:
+		}
+		for n := range clusters * units * keys {
+			visit(Move{Kind: kind, Cluster: uint8(n / keys / units), Unit: uint8(n / keys % units), Key: uint8(n % keys)}) //nolint:gosec // a world is small
 		}
 	}
 }
 
 // do applies a move, and reports whether it is possible.
 func (s *state) do(move Move) bool {
-	i := int(move.Cluster)
-	m := &s.members[i]
-	switch k := move.Kind; {
-	case k <= Clone:
-		return m.write(s.world, move)
-	case k <= Use:
-		return s.read(i, move)
-	case k <= Trusts:
-		return s.administer(i, k)
-	case k < LateRecord:
-		return m.disturb(s.world, move)
-	case !m.isBacked:
-		return false
-	case move.Kind == LateRecord:
-		s.showRecord(i, m.backup.shared)
-	default:
-		return s.readUnits(i, int(move.Unit), &m.backup)
-	}
-	return true
+	return allKinds[move.Kind].do(s, &s.members[move.Cluster], move)
 }
 
-// write applies a move of the exporting cluster.
-func (m *member) write(w *World, move Move) bool {
-	u, bit := move.Unit, uint8(1)<<move.Key
-	isMember := m.joined && !m.hasLeft && !m.isDown
-	switch move.Kind {
-	case Publish:
-		if m.isDown || m.hasLeft {
-			return false
-		}
-		m.writeUnit(u, m.units[u].keys|bit)
-	case Withdraw:
-		if !isMember || m.units[u].keys&bit == 0 {
-			return false
-		}
-		m.writeUnit(u, m.units[u].keys&^bit)
-	case Announce:
-		if m.isDown || m.hasLeft || m.isAnnounced() {
-			return false
-		}
-		m.announce(w)
-		return true
-	case Beat:
-		if m.isDown || m.hasLeft {
-			return false
-		}
-		m.announce(w)
-		return true
-	default:
-		return m.live(w, move, isMember)
+// canWrite reports whether a process of the cluster runs that writes.
+func (m *member) canWrite() bool { return !m.isDown && !m.hasLeft }
+
+// isMember reports whether such a process has written a record.
+func (m *member) isMember() bool { return m.joined && m.canWrite() }
+
+// has reports whether the cluster exports the key of a move.
+func (m *member) has(move Move) bool { return m.units[move.Unit].keys&(1<<move.Key) != 0 }
+
+// export writes a unit with or without a key, and the record with it AsSet.
+func (m *member) export(w *World, move Move, with bool) bool {
+	keys := m.units[move.Unit].keys &^ (1 << move.Key)
+	if with {
+		keys |= 1 << move.Key
 	}
+	m.writeUnit(move.Unit, keys)
 	if w.AsSet {
 		m.announce(w)
 	}
 	return true
 }
 
-// live applies a move of a process of the exporting cluster, or of its key.
-func (m *member) live(w *World, move Move, isMember bool) bool {
-	switch move.Kind {
-	case Crash:
-		if m.isDown {
-			return false
-		}
-		m.isDown = true
-	case Start:
-		if !m.isDown {
-			return false
-		}
-		m.isDown = false
-	case Leave:
-		if !isMember {
-			return false
-		}
-		m.leave(w)
-	case Join:
-		if !m.hasLeft {
-			return false
-		}
-		m.hasLeft = false
-		m.announce(w)
-	case Rotate, Rebuild:
-		if m.writer.key != ownKey || m.hasLeft {
-			return false
-		}
-		m.writer.key, m.succeeds = nextKey, move.Kind == Rotate
-		for u := range m.units {
-			if m.units[u].keys != 0 {
-				m.writeUnit(uint8(u), m.units[u].keys)
-			}
-		}
-		m.announce(w)
-	case Clone:
-		if !m.joined || m.hasLeft || m.units[move.Unit].keys&(1<<move.Key) == 0 {
-			return false
-		}
-		before := m.writer
-		m.writeUnit(move.Unit, m.units[move.Unit].keys&^(1<<move.Key))
-		m.announce(w)
-		clock, generation := m.clock, m.generation
-		m.writer = before
-		m.clock, m.generation = clock, generation
+// changeKey replaces the key by one that it has signed, or another one, and writes all with it.
+func (m *member) changeKey(w *World, succeeds bool) bool {
+	if m.key != ownKey || m.hasLeft {
+		return false
 	}
-	return true
-}
-
-// writeUnit writes a new version of a unit. A unit without exports is removed with the record.
-func (m *member) writeUnit(u, keys uint8) {
-	m.clock++
-	m.generation = m.clock
-	m.units[u] = page{key: m.writer.key, generation: m.clock, keys: keys}
-	if keys == 0 {
-		m.units[u] = page{}
-		return
-	}
-	for k := range maxKeys {
-		if keys&(1<<k) == 0 {
-			m.absent[u][k] = m.clock
-		}
-	}
-	m.content.pages[u] = m.units[u]
-	m.versions = append(m.versions, version{unit: u, page: m.units[u], named: m.clock})
-}
-
-// isAnnounced reports whether the record names what was written.
-func (m *member) isAnnounced() bool {
-	for u, p := range m.units {
-		if m.named[u] != p.generation {
-			return false
-		}
-	}
-	return true
-}
-
-// announce writes the record, its copy, and all units that the store does not show.
-func (m *member) announce(w *World) {
-	m.clock++
-	m.joined = true
-	for u := range m.units {
-		m.named[u] = m.units[u].generation
-	}
-	r := record{key: m.writer.key, succeeds: m.succeeds, generation: max(m.generation, 1), beat: m.clock, names: m.named}
-	m.content = content{shared: r, own: r, pages: m.units}
-	m.sign(w, r)
-}
-
-// leave writes a farewell, and removes the rest.
-func (m *member) leave(w *World) {
-	m.clock++
-	r := record{key: m.writer.key, succeeds: m.succeeds, farewell: true, generation: m.generation, beat: m.clock}
-	m.content = content{shared: r}
-	m.units, m.named, m.hasLeft = [maxUnits]page{}, [maxUnits]int16{}, true
-	m.sign(w, r)
-}
-
-// sign records what a record is evidence of.
-func (m *member) sign(w *World, r record) {
-	m.records = append(m.records, r)
+	m.key, m.succeeds = nextKey, succeeds
 	for u := range w.Units {
-		var keys uint8
-		for n := range m.versions {
-			if v := &m.versions[n]; int(v.unit) == u && v.generation == r.names[u] {
-				v.named, keys = r.beat, v.keys
-			}
-		}
-		for k := range w.KeysPerUnit {
-			if keys&(1<<k) == 0 {
-				m.absent[u][k] = r.beat
-			}
+		if m.units[u].keys != 0 {
+			m.writeUnit(uint8(u), m.units[u].keys) //nolint:gosec // a world is small
 		}
 	}
+	return m.announce(w)
 }
 
-// read applies a move of the reader.
-func (s *state) read(i int, move Move) bool {
-	m, id := &s.members[i], clusterID(i)
-	switch move.Kind {
-	case ReadRecord:
-		s.showRecord(i, m.shared)
-	case ReadProof:
-		for _, of := range s.due().ReadProofs {
-			if of == id {
-				s.showProof(i)
-				return true
-			}
-		}
-		return false
-	case ReadUnit:
-		return s.readUnits(i, int(move.Unit), &m.content)
-	case ReadAll:
-		if !s.world.AsSet {
-			return false
-		}
-		s.showAll(i)
-	case Save:
-		for _, pin := range s.due().SavePins {
-			if pin.Cluster == id {
-				m.disk, m.onDisk = pin.Pin, true
-				s.step(pin)
-				return true
-			}
-		}
-		return false
-	case SaveTimes:
-		s.saveAll()
-	case Kill:
-		for i := range s.members {
-			s.members[i].wasKilled = true
-		}
-		s.restart()
-	case Restart:
-		s.saveAll()
-		s.restart()
-	case Silence:
-		s.pass(staleAfter)
-		for i := range s.members {
-			s.members[i].hasMore = true
-		}
-	case Use:
-		if !s.world.Skips {
-			return false
-		}
-		s.isUsed = !s.isUsed
-		s.use()
-	}
+// clone lets another process with the key write all without the key of a move.
+func (m *member) clone(w *World, move Move) bool {
+	before := m.writer
+	m.writeUnit(move.Unit, m.units[move.Unit].keys&^(1<<move.Key))
+	m.announce(w)
+	before.clock, before.generation = m.clock, m.generation
+	m.writer = before
 	return true
 }
 
-// pass lets time pass in which the store answers, and shows no heartbeat but that of the reader.
-func (s *state) pass(d time.Duration) {
-	const pause = 15 * time.Second
-	for end := s.now.Add(d + 2*pause); s.now.Before(end); s.now = s.now.Add(pause) {
-		s.step(belief.Tick{Heartbeat: true})
-	}
-}
-
-// showRecord shows the record of a cluster to the reader.
-func (s *state) showRecord(i int, r record) {
-	if r.key == noKey {
-		s.step(belief.RecordMissing{Cluster: clusterID(i)})
-	} else {
-		place := belief.Shared
-		if s.world.AsSet {
-			place = belief.Own // as under the prefix of the cluster
-		}
-		s.step(belief.RecordRead{Record: s.readRecord(i, r, place)})
-	}
-	s.step(belief.Tick{})
-}
-
-// showProof shows the own place of a cluster to the reader.
-func (s *state) showProof(i int) {
-	read := belief.ProofRead{Cluster: clusterID(i)}
-	r := s.members[i].own
-	if s.world.AsSet {
-		r = s.members[i].shared // there is one place
-	}
-	if r.key != noKey {
-		shown := s.readRecord(i, r, belief.Own)
-		read.Record = &shown
-	}
-	s.step(read)
-}
-
-// readUnits shows a unit to the reader if it wants it, or in any case AsSet.
-func (s *state) readUnits(i, u int, from *content) bool {
-	isWanted := s.world.AsSet
-	for _, of := range s.due().ReadUnits {
-		if of.Cluster == clusterID(i) {
-			isWanted = isWanted || of.Units == nil
-			for _, name := range of.Units {
-				isWanted = isWanted || name == unitName(u)
-			}
-		}
-	}
-	if isWanted {
-		s.step(belief.UnitsRead{Cluster: clusterID(i), Units: []belief.Unit{s.readUnit(i, u, from.pages[u])}})
-	}
-	return isWanted
-}
-
-// showAll shows all units of a cluster to the reader.
-func (s *state) showAll(i int) {
-	read := belief.UnitsRead{Cluster: clusterID(i), All: true}
-	for u := range s.world.Units {
-		if p := s.members[i].content.pages[u]; p.key != noKey {
-			read.Units = append(read.Units, s.readUnit(i, u, p))
-		}
-	}
-	s.step(read)
-}
-
-// saveAll saves all pins with their times.
-func (s *state) saveAll() {
-	pins := s.reader.Pins()
-	for i := range s.world.Clusters {
-		if pin, ok := pins[clusterID(i)]; ok {
-			s.members[i].disk, s.members[i].onDisk = pin, true
-			s.step(belief.PinSaved{Cluster: clusterID(i), Pin: pin})
-		}
-	}
-}
-
-// administer applies a request of an administrator.
-func (s *state) administer(i int, kind Kind) bool {
-	m := &s.members[i]
-	if kind == Forgets {
-		if m.isForgotten {
-			return false
-		}
-		m.isForgotten = true
-		s.step(belief.Forget{Cluster: clusterID(i)})
-		return true
-	}
-	s.step(belief.Trust{Cluster: clusterID(i), Key: public(i, m.writer.key)})
+// forge writes a record with the key of another member.
+func (m *member) forge(isFarewell bool) bool {
+	m.clock++ // it is later than all
+	m.shared = record{key: otherKey, generation: m.clock, beat: m.clock, farewell: isFarewell}
+	m.records = append(m.records, m.shared)
 	return true
 }
 
-// disturb applies a move of the third party.
-func (m *member) disturb(w *World, move Move) bool {
-	u := move.Unit
-	switch move.Kind {
-	case Backup:
-		m.backup, m.isBacked = m.content, true
-	case DeleteRecord:
-		m.shared = record{}
-	case DeleteUnit:
-		m.content.pages[u] = page{}
-	case DeleteAll:
-		m.content = content{}
-	case ForgeRecord, ForgeFarewell:
-		m.clock++ // its time is later than all
-		m.shared = record{key: otherKey, generation: m.clock, beat: m.clock, farewell: move.Kind == ForgeFarewell}
-		m.records = append(m.records, m.shared)
-	case ForgeUnit:
-		m.clock++
-		m.content.pages[u] = page{key: otherKey, generation: m.clock, keys: 1}
-	default:
-		if !m.isBacked {
-			return false
+// savePin saves the pin of a cluster that exports wait for.
+func (s *state) savePin(m *member, id string) bool {
+	for _, pin := range s.due().SavePins {
+		if pin.Cluster == id {
+			m.disk, m.onDisk = pin.Pin, true
+			return s.step(pin)
 		}
-		m.restore(move)
 	}
-	return true
-}
-
-// restore writes what was copied again.
-func (m *member) restore(move Move) {
-	switch move.Kind {
-	case RestoreAll:
-		m.content = m.backup
-	case RestoreRecord:
-		m.shared = m.backup.shared
-	case RestoreUnit:
-		m.content.pages[move.Unit] = m.backup.pages[move.Unit]
-	}
+	return false
 }

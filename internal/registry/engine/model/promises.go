@@ -94,24 +94,26 @@ func (s *state) checkKey(before *state, move Move, i, u, k int) string {
 // checkNotified checks that a change of a view is notified, and that a move about one cluster changes
 // no view of another one.
 func (s *state) checkNotified(move Move, i int, key mcs.Key, was, now view) string {
-	isSame := was.State == now.State && was.generation == now.generation && was.Liveness == now.Liveness
-	if isSame || move.Kind == Kill || move.Kind == Restart {
-		return ""
+	if move.Kind == Kill || move.Kind == Restart {
+		return "" // a process that starts looks all keys up
 	}
-	isAboutAll := move.Kind == Silence || move.Kind == Use || move.Kind == SaveTimes
-	if int(move.Cluster) != i && !isAboutAll {
+	wasExported := was.State == belief.Exports || now.State == belief.Exports
+	isSame := was.equal(now) || !wasExported && was.State == now.State
+	isNotified := s.notified[key] || !wasExported && s.decided[clusterID(i)]
+	switch {
+	case isSame:
+		return ""
+	case int(move.Cluster) != i && move.Kind.selected() != onlyOnce:
 		return "a move about another cluster has changed it (promise 2)"
-	}
-	if was.State == belief.Exports || now.State == belief.Exports {
-		if !s.notified[key] {
-			return fmt.Sprintf("its change from %v to %v is not notified", was.text(), now.text())
-		}
-		return ""
-	}
-	if was.State != now.State && !s.decided[clusterID(i)] && !s.notified[key] {
+	case !isNotified:
 		return fmt.Sprintf("its change from %v to %v is not notified", was.text(), now.text())
 	}
 	return ""
+}
+
+// equal reports whether a controller sees the same in both views.
+func (v view) equal(o view) bool {
+	return v.State == o.State && v.generation == o.generation && v.Liveness == o.Liveness
 }
 
 // checkExport checks an export that is imported.
@@ -173,7 +175,7 @@ func (s *state) converge() string {
 		// Without a seal, or a record of the pinned key, only an administrator can say that a cluster
 		// that was built anew is the same one.
 		isUnprovable := !s.world.Sealed || s.reader.Pins()[clusterID(i)].Last == trust.Time{}
-		if isUnprovable && !m.succeeds && m.writer.key == nextKey {
+		if isUnprovable && !m.succeeds && m.key == nextKey {
 			s.step(belief.Trust{Cluster: clusterID(i), Key: public(i, nextKey)})
 		}
 	}
@@ -237,7 +239,7 @@ func (s *state) obey(i int, actions belief.Actions) {
 		}
 		for u := range s.world.Units {
 			if of.Units == nil || slices.Contains(of.Units, unitName(u)) {
-				s.step(belief.UnitsRead{Cluster: id, Units: []belief.Unit{s.readUnit(i, u, s.members[i].content.pages[u])}})
+				s.step(belief.UnitsRead{Cluster: id, Units: []belief.Unit{s.readUnit(i, u, s.members[i].pages[u])}})
 			}
 		}
 	}

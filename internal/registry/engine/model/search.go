@@ -62,14 +62,14 @@ func (w *World) Explore(limit, sample int) (r Result) {
 					return
 				}
 				r.Broken = to.check(from.state, move)
-				print := to.fingerprint()
-				if _, isSeen := seen[print]; isSeen && r.Broken == "" {
+				mark := to.fingerprint()
+				if _, isSeen := seen[mark]; isSeen && r.Broken == "" {
 					return
 				}
-				seen[print] = struct{}{}
+				seen[mark] = struct{}{}
 				path = append(path, visited{from.number, move})
-				next = append(next, reached{to, int32(len(path) - 1)})   //nolint:gosec // below limit
-				if r.Broken == "" && int(print[0]%uint64(sample)) == 0 { //nolint:gosec // sample is small
+				next = append(next, reached{to, int32(len(path) - 1)})  //nolint:gosec // below limit
+				if r.Broken == "" && int(mark[0]%uint64(sample)) == 0 { //nolint:gosec // sample is small
 					r.Converged++
 					r.Broken = to.clone().converge()
 				}

@@ -141,7 +141,7 @@ type state struct {
 func (w *World) start() *state {
 	s := &state{world: w, now: time.Unix(1e9, 0), notified: map[mcs.Key]bool{}, decided: map[string]bool{}}
 	for i := range w.Clusters {
-		s.members[i].writer.key = ownKey
+		s.members[i].key = ownKey
 	}
 	s.restart()
 	if w.IsImported {
@@ -178,7 +178,7 @@ func (s *state) clone() *state {
 }
 
 // restart starts a process of the reader with the pins on disk.
-func (s *state) restart() {
+func (s *state) restart() bool {
 	pins := map[string]belief.Pin{}
 	for i := range s.world.Clusters {
 		s.members[i].first = 0
@@ -196,6 +196,7 @@ func (s *state) restart() {
 	if s.world.Skips {
 		s.use()
 	}
+	return true
 }
 
 // forgetUnits makes the latest record that the reader has read the evidence of its imports: a unit that
@@ -214,16 +215,16 @@ func (s *state) forgetUnits(i int) {
 }
 
 // use sets the namespaces that the reader imports.
-func (s *state) use() {
+func (s *state) use() bool {
 	used := []string{namespaces[0]}
 	if s.isUsed {
 		used = namespaces[:]
 	}
-	s.step(belief.Namespaces{Used: used})
+	return s.step(belief.Namespaces{Used: used})
 }
 
 // step applies an event to the reader, and collects what it notifies.
-func (s *state) step(e belief.Event) {
+func (s *state) step(e belief.Event) bool {
 	actions := s.reader.Step(e, s.now)
 	for _, key := range actions.Notify {
 		s.notified[key] = true
@@ -232,6 +233,7 @@ func (s *state) step(e belief.Event) {
 		s.decided[id] = true
 	}
 	s.reported += len(actions.Reports)
+	return true
 }
 
 // due returns the reads and saves that the reader wants now, or after the pauses.
