@@ -109,7 +109,8 @@ func (s *state) showProof(i int) bool {
 		shown := s.readRecord(i, r, belief.Own)
 		read.Record = &shown
 	}
-	return s.step(read)
+	s.step(read)
+	return s.step(belief.Tick{})
 }
 
 // readUnits shows a unit to the reader if it wants it, or in any case AsSet.

@@ -9,7 +9,7 @@ import (
 // TestModel explores all worlds. MODEL_STATES is the number of states of each, and MODEL_SAMPLE the
 // share of them from which convergence is checked; make model sets them.
 func TestModel(t *testing.T) {
-	states, sample := 2000, 4
+	states, sample := 1500, 16
 	if n, err := strconv.Atoi(os.Getenv("MODEL_STATES")); err == nil {
 		states = n
 	}

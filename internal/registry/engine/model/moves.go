@@ -151,7 +151,7 @@ var allKinds = [kinds]kind{
 	}},
 	Silence: {theReader, "reads for long no heartbeat of", func(s *state, _ *member, _ Move) bool {
 		for i := range s.members {
-			s.members[i].hasMore = true
+			s.members[i].hasMore = s.members[i].hasMore || s.members[i].first != 0
 		}
 		return s.pass(staleAfter)
 	}},

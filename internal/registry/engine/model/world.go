@@ -287,9 +287,11 @@ func exportOf(id exportID) *mcs.Export {
 
 // readRecord returns a record as the reader gets it.
 func (s *state) readRecord(i int, r record, place belief.Place) belief.Record {
-	if m := &s.members[i]; m.first == 0 {
+	switch m := &s.members[i]; {
+	case r.key == otherKey:
+	case m.first == 0:
 		m.first = r.beat
-	} else if m.first != r.beat {
+	case m.first != r.beat:
 		m.hasMore = true
 	}
 	key := public(i, r.key)

@@ -36,6 +36,10 @@ func Worlds() []*World {
 			Moves: slices.Concat(setRead, []Kind{Publish, Withdraw, Kill, Silence, Backup, RestoreUnit, DeleteUnit, ForgeUnit}),
 		},
 		{
+			Name: "a reader that restarts", Clusters: 1, Units: 1, KeysPerUnit: 1, AsSet: true, IsImported: true,
+			Moves: slices.Concat(setRead, []Kind{Publish, Restart, Backup, RestoreUnit, RestoreAll}),
+		},
+		{
 			Name: "farewells, by unit", Clusters: 1, Units: 1, KeysPerUnit: 1, IsImported: true,
 			Moves: slices.Concat(reads, []Kind{Announce, Beat, Leave, Join, Publish, Kill, Backup, RestoreRecord, Silence}),
 		},
