@@ -123,6 +123,13 @@ faults: build ## Run 5,000 steps of the random fault test on each registry
 	bin/testbed build
 	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 FAULTS_STEPS=5000 FAULTS_RUNS=8 go test -count=1 -p 1 -timeout 30m ./internal/registry/etcd ./internal/registry/cloudmap -run '^TestRandomFaults$$'
 
+# States of each of the 16 worlds, and the share of them from which convergence is checked: one of MODEL_SAMPLE.
+MODEL_STATES ?= 100000
+MODEL_SAMPLE ?= 16
+.PHONY: model
+model: ## Explore small worlds of clusters, a reader and a third party, and check the promises in each state
+	MODEL_STATES=$(MODEL_STATES) MODEL_SAMPLE=$(MODEL_SAMPLE) go test -count=1 -timeout 10h -v ./internal/registry/engine/model -run '^TestModel$$'
+
 # Not part of make test: tests take several times as long.
 RACE ?= ./cmd/controller ./cloudmaplocal/... ./internal/...
 .PHONY: race

@@ -103,5 +103,16 @@ func (l *Liveness) Of(id string) LivenessState {
 // IsStale reports whether a cluster is Stale.
 func (l *Liveness) IsStale(id string) bool { return l.Of(id) == Stale }
 
+// Clone returns a copy.
+func (l *Liveness) Clone() *Liveness {
+	out := *l
+	out.clusters = make(map[string]*clusterLiveness, len(l.clusters))
+	for id, c := range l.clusters {
+		copied := *c
+		out.clusters[id] = &copied
+	}
+	return &out
+}
+
 // Remove removes a cluster that has left.
 func (l *Liveness) Remove(id string) { delete(l.clusters, id) }

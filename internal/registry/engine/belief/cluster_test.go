@@ -1,0 +1,289 @@
+package belief
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
+)
+
+const (
+	testStaleAfter = 2 * time.Minute
+	testPoll       = 2 * time.Second
+)
+
+var (
+	clusterStates = []ClusterState{NotRead, Saving, First, Current, Left}
+	began         = time.Unix(1e9, 0)
+	key1          = trust.Key{1}
+	key2          = trust.Key{2} // key1 has signed it
+	key3          = trust.Key{3} // no key has signed it
+	web           = mcs.Key{Namespace: "demo", Name: "web"}
+)
+
+func (s ClusterState) String() string {
+	return [...]string{"NotRead", "Saving", "First", "Current", "Left"}[s]
+}
+
+func testConfig() Config {
+	return Config{
+		Own: "own", Poll: testPoll, StaleAfter: testStaleAfter,
+		UnitOf:   func(key mcs.Key) UnitName { return UnitName(key.Name) },
+		Succeeds: func(previous, next trust.Key, _, _ string) bool { return previous == key1 && next == key2 },
+	}
+}
+
+// at is the time of a record whose exports changed with it.
+func at(t int64) trust.Time { return trust.Time{Generation: t, Heartbeat: t} }
+
+// testRecord returns a record that names unit "web" of a generation, none for 0.
+func testRecord(key trust.Key, t, named int64) Record {
+	m := ByUnit{Digests: map[UnitName]string{}}
+	if named != 0 {
+		m.Digests["web"] = fmt.Sprint(named)
+	}
+	return Record{Cluster: "cls", Key: key, Succession: "signed", At: at(t), Manifest: m}
+}
+
+func farewell(key trust.Key, t int64) Record {
+	return Record{Cluster: "cls", Key: key, At: at(t), Farewell: true}
+}
+
+// testUnit returns unit "web" of a generation with an export.
+func testUnit(key trust.Key, generation int64) Unit {
+	exp := &mcs.Export{Key: web, Cluster: "cls", Created: time.Unix(generation, 0)}
+	return Unit{
+		Name: "web", Key: key, Version: Version{Generation: generation, Digest: fmt.Sprint(generation)},
+		Content: Content{Exports: map[mcs.Key]*mcs.Export{web: exp}},
+	}
+}
+
+// inPlace returns a record as it is read from the own place of the cluster.
+func inPlace(r Record, seal Seal) *Record {
+	r.Place, r.Seal = Own, seal
+	return &r
+}
+
+// reached returns a State with the cluster in a state. In First and Current its export is imported, and
+// its pin is of key1.
+func reached(t *testing.T, state ClusterState) (*State, time.Time) {
+	t.Helper()
+	pins := map[string]Pin{"cls": {Key: key1, Last: at(10)}}
+	var events []Event
+	switch state {
+	case NotRead:
+	case Saving:
+		pins = nil
+		events = []Event{RecordRead{*inPlace(testRecord(key1, 20, 20), SealUnknown)}}
+	case First, Current:
+		events = []Event{RecordRead{testRecord(key1, 20, 20)}, UnitsRead{Cluster: "cls", Units: []Unit{testUnit(key1, 20)}}, Tick{Heartbeat: true}}
+		if state == Current {
+			events = append(events, RecordRead{testRecord(key1, 30, 20)}, Tick{Heartbeat: true})
+		}
+	case Left:
+		pins["cls"] = Pin{Key: key1, Last: at(30), Membership: HasLeft}
+	}
+	s := New(testConfig(), pins)
+	for _, e := range events {
+		s.Step(e, began)
+	}
+	if got := s.StateOf("cls"); got != state {
+		t.Fatalf("the state is %v, want %v", got, state)
+	}
+	return s, began.Add(time.Hour)
+}
+
+// cell applies events, and returns the next state, "–" for the same one, with the actions of the last
+// one.
+func cell(s *State, now time.Time, events ...Event) string {
+	before := s.StateOf("cls")
+	was := s.View(web, "cls")
+	var a Actions
+	for _, e := range events {
+		a = s.Step(e, now)
+	}
+	words := []string{"–"}
+	if after := s.StateOf("cls"); after != before {
+		words[0] = after.String()
+	}
+	if len(a.SavePins) > 0 {
+		words = append(words, "save")
+	}
+	if len(a.ReadUnits) > 0 {
+		words = append(words, "units")
+	}
+	if len(a.ReadProofs) > 0 {
+		words = append(words, "proof")
+	}
+	if len(a.Reports) > 0 {
+		words = append(words, "report")
+	}
+	if views := s.View(web, "cls"); len(was) > 0 && len(views) == 0 {
+		words = append(words, "end")
+	}
+	return strings.Join(words, " ")
+}
+
+// silence lets the cluster become stale.
+func silence(s *State, from time.Time) (now time.Time) {
+	for now = from; now.Before(from.Add(2 * testStaleAfter)); now = now.Add(10 * time.Second) {
+		s.Step(Tick{Heartbeat: true}, now)
+	}
+	return now
+}
+
+// TestClusterTable has a case for each cell of table (a) of docs/proposals/031-engine.md.
+func TestClusterTable(t *testing.T) {
+	record := func(r Record) []Event { return []Event{RecordRead{r}} }
+	unproven := RecordRead{testRecord(key3, 40, 40)}
+	rows := []struct {
+		event  string
+		events []Event
+		want   [5]string // NotRead, Saving, First, Current, Left
+	}{
+		{"record, its pin is not saved", record(testRecord(key2, 40, 40)),
+			[5]string{"Saving save", "– save", "Saving save", "Saving save", "Saving save"}},
+		{"record, its pin is saved", record(testRecord(key1, 40, 40)),
+			[5]string{"First units", "– save", "Current units", "– units", "Saving save"}},
+		{"record without the export", record(testRecord(key1, 40, 0)),
+			[5]string{"First", "– save", "Current end", "– end", "Saving save"}},
+		{"the same record again", record(testRecord(key1, 20, 20)),
+			[5]string{"First units", "– save", "–", "– proof report", "–"}},
+		{"record, not later", record(testRecord(key1, 5, 5)),
+			[5]string{"– report", "– save proof report", "– proof report", "– proof report", "–"}},
+		{"record, key not proven or refused", []Event{unproven},
+			[5]string{"– proof report", "– save proof report", "– proof report", "– proof report", "– proof"}},
+		{"record, not signed", []Event{RecordRefused{Cluster: "cls"}},
+			[5]string{"– proof report", "– save proof report", "– proof report", "– proof report", "– report"}},
+		{"no record", []Event{RecordMissing{"cls"}},
+			[5]string{"– report", "– save proof report", "– proof report", "– proof report", "–"}},
+		{"no record, imported", []Event{RecordMissing{"cls"}, Imported{[]string{"cls"}}},
+			[5]string{"– proof", "– save proof", "– proof", "– proof", "–"}},
+		{"proof shows the key", []Event{unproven, ProofRead{Cluster: "cls", Record: inPlace(testRecord(key3, 40, 40), Sealed)}},
+			[5]string{"–", "– save", "–", "–", "Saving save"}},
+		{"own place shows another key", []Event{ProofRead{Cluster: "cls", Record: inPlace(testRecord(key3, 50, 50), Sealed)}},
+			[5]string{"– report", "– save report", "– report", "– report", "Saving save"}},
+		{"proof shows none", []Event{unproven, ProofRead{Cluster: "cls"}},
+			[5]string{"–", "– save", "–", "–", "–"}},
+		{"proof shows none twice", []Event{unproven, ProofRead{Cluster: "cls"}, ProofRead{Cluster: "cls"}},
+			[5]string{"–", "– save", "–", "–", "– report"}},
+		{"proof cannot be read", []Event{unproven, ProofRead{Cluster: "cls", Failed: true}},
+			[5]string{"–", "– save", "–", "–", "–"}},
+		{"pin saved", []Event{PinSaved{"cls", Pin{Key: key1, Last: at(20)}}},
+			[5]string{"–", "First units", "–", "–", "– save"}},
+		{"farewell", record(farewell(key1, 40)),
+			[5]string{"First", "– save", "Saving save", "Saving save", "–"}},
+		{"farewell, pin saved", []Event{RecordRead{farewell(key1, 40)}, PinSaved{"cls", Pin{Key: key1, Last: at(40), Membership: HasLeft}}},
+			[5]string{"First save", "Left end", "Left end", "Left end", "–"}},
+		{"farewell, key not proven", record(farewell(key3, 40)),
+			[5]string{"– proof report", "– save proof report", "– proof report", "– proof report", "–"}},
+		{"forget", []Event{Forget{"cls"}},
+			[5]string{"Saving save", "– save", "Saving save", "Saving save", "–"}},
+		{"forget, pin saved", []Event{Forget{"cls"}, PinSaved{"cls", Pin{Key: key1, Last: at(30), Membership: IsForgotten}}},
+			[5]string{"Left end", "Left end", "Left end", "Left end", "– save"}},
+		{"trust", []Event{Trust{"cls", key3}},
+			[5]string{"– save", "NotRead save", "– save", "– save", "NotRead save"}},
+	}
+	for _, row := range rows {
+		for i, state := range clusterStates {
+			t.Run(row.event+"/"+state.String(), func(t *testing.T) {
+				s, now := reached(t, state)
+				if got := cell(s, now, row.events...); got != row.want[i] {
+					t.Errorf("got %q, want %q", got, row.want[i])
+				}
+			})
+		}
+	}
+}
+
+// TestClusterTable_Stale has the cells of the event stale, which takes time.
+func TestClusterTable_Stale(t *testing.T) {
+	for i, want := range []ClusterState{NotRead, Saving, Current, Current, Left} {
+		s, now := reached(t, clusterStates[i])
+		silence(s, now)
+		if got := s.StateOf("cls"); got != want {
+			t.Errorf("%v becomes %v, want %v", clusterStates[i], got, want)
+		}
+	}
+	s, now := reached(t, NotRead)
+	s.Step(RecordRead{farewell(key1, 40)}, now)
+	silence(s, now)
+	if got := s.StateOf("cls"); got != Saving {
+		t.Errorf("a farewell that is the first record is %v, want Saving", got)
+	}
+	s.Step(PinSaved{"cls", s.Pins()["cls"]}, now)
+	if got := s.StateOf("cls"); got != Left {
+		t.Errorf("after the save it is %v, want Left", got)
+	}
+}
+
+// TestRebuiltCluster: a key that only the cluster can have written counts once the pinned one is
+// silent, and not if the place was open to other members when it showed the key.
+func TestRebuiltCluster(t *testing.T) {
+	shown := func(seal Seal) Event {
+		return ProofRead{Cluster: "cls", Record: inPlace(testRecord(key3, 50, 50), seal)}
+	}
+	for _, tt := range []struct {
+		name   string
+		events []Event
+		want   ClusterState
+	}{
+		{"sealed", []Event{shown(Sealed)}, Saving},
+		{"seal unknown", []Event{shown(SealUnknown)}, Current},
+		{"unsealed", []Event{shown(Unsealed)}, Current},
+		{"sealed later", []Event{shown(Unsealed), shown(Sealed)}, Current},
+		{"seal unknown at first", []Event{shown(SealUnknown), shown(Sealed)}, Saving},
+	} {
+		s, now := reached(t, Current)
+		now = silence(s, now)
+		for _, e := range tt.events {
+			s.Step(e, now)
+		}
+		if got := s.StateOf("cls"); got != tt.want {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+		if views := s.View(web, "cls"); len(views) != 1 || views[0].State != Exports {
+			t.Errorf("%s: %v, want the export that was imported", tt.name, views)
+		}
+	}
+}
+
+// TestUnknownClusterIsDropped: another member cannot fill the memory with records of clusters that do
+// not exist.
+func TestUnknownClusterIsDropped(t *testing.T) {
+	s := New(testConfig(), nil)
+	a := s.Step(RecordRead{testRecord(key1, 20, 20)}, began)
+	if len(a.ReadProofs) != 1 {
+		t.Errorf("reads %v, want the proof", a.ReadProofs)
+	}
+	s.Step(RecordMissing{"cls"}, began)
+	if len(s.clusters) != 0 {
+		t.Errorf("%d clusters are known, want none", len(s.clusters))
+	}
+}
+
+// TestProofPauses: a key that is not proven is read again soon, then with growing pauses. Records with
+// ever new keys begin that anew once in a quarter of the time until a cluster is stale.
+func TestProofPauses(t *testing.T) {
+	for _, tt := range []struct {
+		isNew       bool
+		least, most int
+	}{{false, 20, 30}, {true, 100, 130}} {
+		s, reads, key := New(testConfig(), nil), 0, key1
+		for now := began; now.Before(began.Add(10 * time.Minute)); now = now.Add(testPoll) {
+			if a := s.Step(RecordRead{testRecord(key, 20, 20)}, now); len(a.ReadProofs) > 0 {
+				reads++
+				s.Step(ProofRead{Cluster: "cls"}, now)
+			}
+			if tt.isNew {
+				key[1]++
+			}
+		}
+		if reads < tt.least || reads > tt.most {
+			t.Errorf("new keys %t: %d reads in 10 minutes, want %d to %d", tt.isNew, reads, tt.least, tt.most)
+		}
+	}
+}

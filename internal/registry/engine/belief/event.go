@@ -1,0 +1,239 @@
+package belief
+
+import (
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
+)
+
+// UnitName names a unit of a cluster: a page on Cloud Map, the key of an export on etcd.
+type UnitName string
+
+// Version identifies a version of a unit. The zero Version is none.
+type Version struct {
+	// Generation orders the versions that one key has signed.
+	Generation int64
+	// Digest is that of the content, "" where the generation is enough.
+	Digest string
+}
+
+// Place is the place in the store that a record was read from.
+type Place int
+
+const (
+	// Shared is a place that other members can write too: the service members on Cloud Map.
+	Shared Place = iota
+	// Own is the place that only the cluster can write: its catalog on Cloud Map, its prefix on
+	// etcd. A record there proves the key that it presents (promise 15).
+	Own
+)
+
+// Seal is whether only the cluster can write into its own place, for all that the store shows.
+type Seal int
+
+const (
+	// SealUnknown means that the seal was not read, or could not be read.
+	SealUnknown Seal = iota
+	// Sealed means that only the cluster can write there: by the tag of the catalog on Cloud Map, by
+	// the user of the prefix on etcd.
+	Sealed
+	// Unsealed means that another member could give itself the right to.
+	Unsealed
+)
+
+// Record is a member record. The caller has verified that Key has signed it, which does not mean
+// that Key is the key of the cluster.
+type Record struct {
+	Cluster string
+	// Place is the place that it was read from, and Seal the seal of that if it is Own.
+	Place Place
+	Seal  Seal
+	Key   trust.Key
+	// Succession is the signature of Key with the previous key, "" without one.
+	Succession string
+	At         trust.Time
+	// Farewell is set in the last record of a cluster that leaves. It has no Manifest.
+	Farewell bool
+	Manifest Manifest
+	// Properties are the ClusterProperties of the cluster. Its exports are notified if they change.
+	Properties string
+}
+
+// Unit is a unit as the store shows it.
+type Unit struct {
+	Name UnitName
+	// Version is zero if the store shows none, or only a part of one.
+	Version Version
+	// Key is the key that has signed it, zero if the signature is not valid with State.Author.
+	Key     trust.Key
+	Content Content
+}
+
+// Content is the content of a unit, decoded within the budgets.
+type Content struct {
+	Exports map[mcs.Key]*mcs.Export
+	// Unusable are the exports that cannot be used, because they cannot be decoded or are over
+	// budget: the previous version of each stays. Unnamed is set if there are others, whose keys
+	// are not known.
+	Unusable map[mcs.Key]bool
+	Unnamed  bool
+	// Ignored are the exports in namespaces that are not imported.
+	Ignored map[mcs.Key]bool
+}
+
+// isEmpty reports whether nothing of the content is imported, or may be.
+func (c *Content) isEmpty() bool { return len(c.Exports)+len(c.Unusable) == 0 && !c.Unnamed }
+
+// Event is an input of State.Step.
+type Event interface{ event() }
+
+type (
+	// RecordRead is a record that the store shows.
+	RecordRead struct{ Record Record }
+
+	// RecordRefused is a record that the store shows, and that cannot be parsed, or is not signed
+	// with the key that it presents.
+	RecordRefused struct {
+		Cluster string
+		Reason  string
+	}
+
+	// RecordMissing says that the store shows no record of a cluster in the shared place.
+	RecordMissing struct{ Cluster string }
+
+	// ProofRead is the result of ReadProof: the record in the place that only the cluster can
+	// write, nil without one, or Failed if it could not be read.
+	ProofRead struct {
+		Cluster string
+		Record  *Record
+		Failed  bool
+	}
+
+	// UnitsRead is the result of ReadUnits, or a change that the store has shown by itself.
+	// A Unit without Version is one that is missing. With All, the others are missing as well.
+	UnitsRead struct {
+		Cluster string
+		Units   []Unit
+		All     bool
+	}
+
+	// PinSaved says that the next process of this cluster will know a pin.
+	PinSaved struct {
+		Cluster string
+		Pin     Pin
+	}
+
+	// Forget drops a cluster until its next record: an administrator says that it is gone.
+	Forget struct{ Cluster string }
+
+	// Trust makes a key that of a cluster: an administrator says so.
+	Trust struct {
+		Cluster string
+		Key     trust.Key
+	}
+
+	// Imported names clusters that imports exist from. Proofs of those that the store does not
+	// show are read.
+	Imported struct{ Clusters []string }
+
+	// Namespaces sets the namespaces whose exports are imported, nil for all.
+	Namespaces struct{ Used []string }
+
+	// Tick says that the store has answered since the previous one. Heartbeat is set if it has
+	// shown a heartbeat of this cluster.
+	Tick struct{ Heartbeat bool }
+
+	// Failed says that the store has not answered: the time until the next Tick makes no cluster
+	// stale.
+	Failed struct{}
+)
+
+func (RecordRead) event()    {}
+func (RecordRefused) event() {}
+func (RecordMissing) event() {}
+func (ProofRead) event()     {}
+func (UnitsRead) event()     {}
+func (PinSaved) event()      {}
+func (Forget) event()        {}
+func (Trust) event()         {}
+func (Imported) event()      {}
+func (Namespaces) event()    {}
+func (Tick) event()          {}
+func (Failed) event()        {}
+
+// Actions are the results of State.Step. ReadProofs, ReadUnits and SavePins are levels: a Step, at
+// the latest that of the next Tick, returns them again until they are done. A driver that still
+// carries one out ignores it. All lists are sorted.
+type Actions struct {
+	// ReadProofs are the clusters whose own place has to be read, with its seal (ProofRead).
+	ReadProofs []string
+	// ReadUnits are the units that have to be read (UnitsRead).
+	ReadUnits []UnitsOf
+	// SavePins are the pins that have to be saved before what depends on them counts (PinSaved).
+	SavePins []PinSaved
+	// Notify are the keys whose View has changed in a cluster that exports or exported them.
+	Notify []mcs.Key
+	// Decided are the clusters that may have another answer for keys that they do not export. The
+	// driver notifies those of them that wait (engine.PendingLookups.AddChangedOf).
+	Decided []string
+	// Reports are the problems that have begun.
+	Reports []Report
+}
+
+// UnitsOf are units of a cluster, nil for all.
+type UnitsOf struct {
+	Cluster string
+	Units   []UnitName
+}
+
+// Report is a problem of the records of a cluster.
+type Report struct {
+	Cluster string
+	Problem Problem
+}
+
+// Problem is the reason why the records of a cluster that the store shows do not count.
+type Problem struct {
+	Kind ProblemKind
+	// Key is the key that was refused or is not proven. An administrator may trust it.
+	Key trust.Key
+	// Reason is the reason of RecordRefused.
+	Reason string
+}
+
+// ProblemKind is the kind of a Problem.
+type ProblemKind int
+
+const (
+	// NoProblem means that the record counts.
+	NoProblem ProblemKind = iota
+	// Missing means that the store shows no record, or an earlier one than was read before.
+	Missing
+	// Unreadable means that the record cannot be parsed, or is not signed.
+	Unreadable
+	// KeyRefused means that the cluster has another key than the record.
+	KeyRefused
+	// KeyUnproven means that the place that only the cluster can write does not show the key.
+	KeyUnproven
+	// NoRoom means that no key of a further cluster is kept.
+	NoRoom
+)
+
+// Config configures a State.
+type Config struct {
+	// Own is the ID of this cluster, whose records are no events of this package.
+	Own string
+	// UnitOf returns the unit that has the export of a key, if the cluster exports it.
+	UnitOf func(mcs.Key) UnitName
+	// Poll is the interval of reads, StaleAfter the time without a heartbeat after which a
+	// cluster is stale.
+	Poll, StaleAfter time.Duration
+	// Listed are the keys that the administrator listed. With ListedOnly, other clusters have none.
+	Listed     map[string]trust.Key
+	ListedOnly bool
+	// MaxPins is the number of clusters whose keys are kept, 0 for no limit.
+	MaxPins int
+	// Succeeds reports whether a signature is that of key previous for key next of a cluster.
+	Succeeds func(previous, next trust.Key, cluster, signature string) bool
+}

@@ -1,0 +1,149 @@
+package belief
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"maps"
+	"math/bits"
+	"slices"
+)
+
+// Manifest says which units a record names.
+type Manifest interface {
+	// Names answers for a unit, if the store shows these units.
+	Names(unit UnitName, shown *ShownUnits) Answer
+	// Decides reports whether the answer is not Undecided for all units at once.
+	Decides(shown *ShownUnits) bool
+	// Units returns the units that are named, if the record lists them.
+	Units() []UnitName
+	// MayHave reports whether a unit may have exports of a namespace.
+	MayHave(unit UnitName, namespace string) bool
+}
+
+// AnswerKind is the kind of an Answer.
+type AnswerKind int
+
+const (
+	// Undecided means that the record does not decide about the unit.
+	Undecided AnswerKind = iota
+	// None means that the unit does not exist. It ends the exports of the unit.
+	None
+	// Named means that the record names a version of the unit.
+	Named
+)
+
+// Answer is the answer of a Manifest for a unit. Version is that of Named.
+type Answer struct {
+	Kind    AnswerKind
+	Version Version
+}
+
+// ByUnit is the Manifest of records that name each unit by its digest (Cloud Map).
+type ByUnit struct {
+	// Digests are those of the units that exist. Unwritten are units that the record does not
+	// decide: they are being written.
+	Digests   map[UnitName]string
+	Unwritten map[UnitName]bool
+	// Has reports whether a unit may have exports of a namespace; nil is always.
+	Has func(unit UnitName, namespace string) bool
+}
+
+// Names implements Manifest.
+func (m ByUnit) Names(unit UnitName, _ *ShownUnits) Answer {
+	digest, isNamed := m.Digests[unit]
+	switch {
+	case m.Unwritten[unit]:
+		return Answer{Kind: Undecided}
+	case !isNamed:
+		return Answer{Kind: None}
+	}
+	return Answer{Kind: Named, Version: Version{Digest: digest}}
+}
+
+// Decides implements Manifest.
+func (ByUnit) Decides(*ShownUnits) bool { return true }
+
+// Units implements Manifest.
+func (m ByUnit) Units() []UnitName { return slices.Sorted(maps.Keys(m.Digests)) }
+
+// MayHave implements Manifest.
+func (m ByUnit) MayHave(unit UnitName, namespace string) bool {
+	return m.Has == nil || m.Has(unit, namespace)
+}
+
+// AsSet is the Manifest of records that have one digest of all units and their generations (etcd).
+// It decides nothing while the store shows other units.
+type AsSet struct{ Digest SetDigest }
+
+// Names implements Manifest.
+func (m AsSet) Names(unit UnitName, shown *ShownUnits) Answer {
+	generation, isShown := shown.generations[unit]
+	switch {
+	case !m.Decides(shown):
+		return Answer{Kind: Undecided}
+	case !isShown:
+		return Answer{Kind: None}
+	}
+	return Answer{Kind: Named, Version: Version{Generation: generation}}
+}
+
+// Decides implements Manifest.
+func (m AsSet) Decides(shown *ShownUnits) bool { return shown.digest == m.Digest }
+
+// Units implements Manifest.
+func (AsSet) Units() []UnitName { return nil }
+
+// MayHave implements Manifest.
+func (AsSet) MayHave(UnitName, string) bool { return true }
+
+// ShownUnits are the units that the store shows and the cluster has signed, with their generations.
+type ShownUnits struct {
+	generations map[UnitName]int64
+	digest      SetDigest
+}
+
+// set sets the generation of a unit, 0 if the store does not show it.
+func (s *ShownUnits) set(unit UnitName, generation int64) {
+	if before, isShown := s.generations[unit]; isShown {
+		s.digest = s.digest.without(unit, before)
+		delete(s.generations, unit)
+	}
+	if generation != 0 {
+		s.digest = s.digest.With(unit, generation)
+		s.generations[unit] = generation
+	}
+}
+
+// SetDigest identifies a set of units with their generations: the sum of the digests of each, modulo
+// 2^256. So a change of one unit costs the same whatever the size of the set.
+type SetDigest [4]uint64
+
+// With returns d with a unit added.
+func (d SetDigest) With(unit UnitName, generation int64) SetDigest {
+	var carry uint64
+	other := digestOf(unit, generation)
+	for i := len(d) - 1; i >= 0; i-- {
+		d[i], carry = bits.Add64(d[i], other[i], carry)
+	}
+	return d
+}
+
+// without returns d with a unit removed.
+func (d SetDigest) without(unit UnitName, generation int64) SetDigest {
+	var borrow uint64
+	other := digestOf(unit, generation)
+	for i := len(d) - 1; i >= 0; i-- {
+		d[i], borrow = bits.Sub64(d[i], other[i], borrow)
+	}
+	return d
+}
+
+// digestOf returns the digest of one unit.
+func digestOf(unit UnitName, generation int64) (d SetDigest) {
+	text := binary.BigEndian.AppendUint64([]byte(unit+"\x00"), uint64(generation)) //nolint:gosec // the same bits
+	sum := sha256.Sum256(text)
+	for i := range d {
+		d[i] = binary.BigEndian.Uint64(sum[8*i:])
+	}
+	return d
+}

@@ -1,0 +1,214 @@
+package belief
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+)
+
+// signed is what a cluster has signed: its latest record and its units.
+type signed struct {
+	record Record
+	units  map[UnitName]*unit
+	shown  ShownUnits
+	// settled is the generation up to which the record decides: that of the latest one that has
+	// decided all units, and that of the first one while none has.
+	settled int64
+	// isComplete is set once a record has decided all units: those that are not known are absent.
+	isComplete bool
+	// gap is the time from which all units have to be read, because the store does not show those
+	// that the record names; zero if it does, or all were read for the record of generation listed.
+	gap    time.Time
+	listed int64
+}
+
+// take makes r the record of the cluster.
+func (s *State) take(st *step, c *cluster, r *Record) {
+	before := c.signed
+	isNew := before == nil || before.record.Key != r.Key
+	if before == nil {
+		c.signed = &signed{units: map[UnitName]*unit{}}
+	} else if before.record.Properties != r.Properties {
+		before.addAll(st.changed)
+	}
+	if before != nil && isNew {
+		c.signed.gap = st.now // the units are read with the new key
+	}
+	c.signed.record = *r
+	if isNew {
+		c.signed.shown = ShownUnits{generations: map[UnitName]int64{}}
+		c.signed.settled, c.signed.listed = r.At.Generation, 0
+	}
+	if r.Farewell {
+		return
+	}
+	for _, name := range r.Manifest.Units() {
+		c.signed.unit(name)
+	}
+	s.decideAll(st, c)
+}
+
+// unit returns a unit, a new one if it is not known: unread, if no record has said yet that it does
+// not exist.
+func (b *signed) unit(name UnitName) *unit {
+	u := b.units[name]
+	if u == nil {
+		u = &unit{state: Unread}
+		if b.isComplete {
+			u.state = Absent
+		}
+		b.units[name] = u
+	}
+	return u
+}
+
+// decideAll applies the manifest to all units.
+func (s *State) decideAll(st *step, c *cluster) {
+	b := c.signed
+	switch {
+	case b.record.Manifest.Decides(&b.shown):
+		if !b.isComplete {
+			st.decided(c)
+		}
+		b.settled, b.isComplete, b.gap, b.listed = b.record.At.Generation, true, time.Time{}, 0
+	case b.gap.IsZero() && b.listed != b.record.At.Generation:
+		b.gap = st.now.Add(gapTime)
+	}
+	for _, name := range slices.Sorted(maps.Keys(b.units)) {
+		u := b.units[name]
+		f := s.facts(st, c, name)
+		before := u.state
+		u.decide(&f, st.changed)
+		if u.state != before {
+			st.decided(c)
+		}
+		if u.state == Absent {
+			delete(b.units, name)
+		}
+	}
+}
+
+// facts returns the facts about a unit.
+func (s *State) facts(st *step, c *cluster, name UnitName) facts {
+	b := c.signed
+	return facts{
+		now: st.now, poll: s.cfg.Poll, author: b.record.Key, settled: b.settled,
+		answer: b.record.Manifest.Names(name, &b.shown), isUsed: s.isUsed(b.record.Manifest, name),
+	}
+}
+
+// isUsed reports whether a unit may have exports that are imported.
+func (s *State) isUsed(m Manifest, name UnitName) bool {
+	if s.used == nil {
+		return true
+	}
+	for namespace := range s.used {
+		if m.MayHave(name, namespace) {
+			return true
+		}
+	}
+	return false
+}
+
+// observeUnits applies a read of units.
+func (s *State) observeUnits(st *step, c *cluster, e *UnitsRead) {
+	b := c.signed
+	if b == nil || b.record.Farewell || c.state == Saving && c.pin.Membership.hasEnded() {
+		return // after its end, units count with the next record
+	}
+	b.show(e)
+	for i := range e.Units {
+		read := &e.Units[i]
+		u := b.units[read.Name]
+		if u == nil {
+			if read.Version == (Version{}) {
+				continue
+			}
+			u = b.unit(read.Name)
+		}
+		f := s.facts(st, c, read.Name)
+		before := u.state
+		u.observe(&f, read, st.changed)
+		if u.state != before {
+			st.decided(c)
+		}
+	}
+	s.decideAll(st, c)
+}
+
+// hasLater reports whether a unit was read that the cluster has signed after a record: a farewell is
+// later than all units. b may be nil.
+func (b *signed) hasLater(r *Record) bool {
+	if b == nil {
+		return false
+	}
+	for _, u := range b.units {
+		if u.key == r.Key && u.version.Generation > r.At.Heartbeat {
+			return true
+		}
+	}
+	return false
+}
+
+// show records which versions of units the store shows.
+func (b *signed) show(e *UnitsRead) {
+	isRead := map[UnitName]bool{}
+	for i := range e.Units {
+		u := &e.Units[i]
+		isRead[u.Name] = true
+		if u.Key == b.record.Key {
+			b.shown.set(u.Name, u.Version.Generation)
+		} else {
+			b.shown.set(u.Name, 0)
+		}
+	}
+	if !e.All {
+		return
+	}
+	for name := range b.shown.generations {
+		if !isRead[name] {
+			b.shown.set(name, 0)
+		}
+	}
+	b.gap, b.listed = time.Time{}, b.record.At.Generation
+}
+
+// answer returns the state of a key in a unit, with its export.
+func (b *signed) answer(key mcs.Key, name UnitName) (KeyState, *mcs.Export) {
+	if b.record.Farewell {
+		return NotExported, nil
+	}
+	if u := b.units[name]; u != nil {
+		return u.answer(key, b.record.Manifest.MayHave(name, key.Namespace))
+	}
+	if b.isComplete {
+		return NotExported, nil
+	}
+	return Unknown, nil
+}
+
+// addAll adds the keys of all units.
+func (b *signed) addAll(changed keys) {
+	for _, u := range b.units {
+		changed.addContent(&u.content)
+	}
+}
+
+// toRead returns the units that have to be read now, sorted; all is set if these are all.
+func (b *signed) toRead(now time.Time) (units []UnitName, all bool) {
+	if b.record.Farewell {
+		return nil, false
+	}
+	if !b.gap.IsZero() && !now.Before(b.gap) {
+		return nil, true
+	}
+	for name, u := range b.units {
+		if u.isToRead() && u.isDue(now) && b.record.Manifest.Names(name, &b.shown).Kind == Named {
+			units = append(units, name)
+		}
+	}
+	slices.Sort(units)
+	return units, false
+}

@@ -1,0 +1,270 @@
+package belief
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+)
+
+// State is what this cluster knows of the other clusters of a clusterset in one store. It is not safe
+// for concurrent use.
+type State struct {
+	cfg      Config
+	clusters map[string]*cluster
+	liveness *registry.Liveness
+	// beats are the clusters that had a heartbeat since the last Tick.
+	beats map[string]bool
+	// used are the namespaces whose exports are imported, nil for all.
+	used map[string]bool
+}
+
+// New returns the State of a process that starts with the pins that a previous process has saved.
+func New(cfg Config, pins map[string]Pin) *State {
+	s := &State{
+		cfg: cfg, clusters: map[string]*cluster{}, beats: map[string]bool{},
+		liveness: registry.NewLiveness(cfg.Own, cfg.StaleAfter),
+	}
+	for id, pin := range pins {
+		c := s.cluster(id)
+		c.pin, c.saved = pin, pin
+		if pin.Membership.hasEnded() {
+			c.state = Left
+		}
+	}
+	return s
+}
+
+// step collects the results of a Step.
+type step struct {
+	now     time.Time
+	changed keys
+	of      map[string]bool
+	reports []Report
+}
+
+// decided records that a cluster may have another answer for keys that it does not export.
+func (st *step) decided(c *cluster) { st.of[c.id] = true }
+
+// report sets the problem of a cluster.
+func (st *step) report(c *cluster, p Problem) {
+	if c.problem != p {
+		c.problem = p
+		st.reports = append(st.reports, Report{Cluster: c.id, Problem: p})
+	}
+}
+
+// Step applies an event at a time, and returns the actions. The same events give the same actions.
+// now must have a monotonic reading, as time.Now has.
+func (s *State) Step(event Event, now time.Time) Actions {
+	st := &step{now: now, changed: keys{}, of: map[string]bool{}}
+	var id string
+	switch e := event.(type) {
+	case RecordRead, RecordRefused, RecordMissing, ProofRead:
+		id = s.observe(st, e)
+	case UnitsRead:
+		id = e.Cluster
+		if c := s.clusters[id]; c != nil {
+			s.observeUnits(st, c, &e)
+		}
+	case PinSaved:
+		id = e.Cluster
+		s.pinSaved(st, e)
+	case Forget:
+		id = e.Cluster
+		s.forget(st, s.cluster(id))
+	case Trust:
+		id = e.Cluster
+		s.trust(st, s.cluster(id), e.Key)
+	default:
+		s.stepAll(st, event)
+		return s.actions(st, slices.Sorted(maps.Keys(s.clusters)))
+	}
+	return s.actions(st, []string{id})
+}
+
+// stepAll applies an event about no single cluster.
+func (s *State) stepAll(st *step, event Event) {
+	switch e := event.(type) {
+	case Imported:
+		for _, id := range e.Clusters {
+			if id != s.cfg.Own {
+				s.cluster(id).proof.isSought = true
+			}
+		}
+	case Namespaces:
+		s.use(st, e.Used)
+	case Tick:
+		s.tick(st, e)
+	case Failed:
+		s.liveness.ObserveFailure()
+	default:
+		panic(fmt.Sprintf("belief: event %T", event))
+	}
+}
+
+// observe applies an event about the record of a cluster, and returns its ID.
+func (s *State) observe(st *step, event Event) (id string) {
+	switch e := event.(type) {
+	case RecordRead:
+		c := s.cluster(e.Record.Cluster)
+		s.present(st, c, &e.Record)
+		return c.id
+	case RecordRefused:
+		c := s.cluster(e.Cluster)
+		c.waiting = nil
+		st.report(c, Problem{Kind: Unreadable, Reason: e.Reason})
+		return c.id
+	case RecordMissing:
+		if c := s.clusters[e.Cluster]; c != nil {
+			s.missing(st, c)
+		}
+		return e.Cluster
+	case ProofRead:
+		if c := s.clusters[e.Cluster]; c != nil {
+			s.observeProof(st, c, &e)
+		}
+		return e.Cluster
+	}
+	return ""
+}
+
+// missing observes that the store shows no record. It is no evidence. A cluster of which nothing is
+// known is dropped.
+func (s *State) missing(st *step, c *cluster) {
+	c.waiting = nil
+	if c.state == NotRead && c.pin == (Pin{}) && !c.proof.isSought {
+		delete(s.clusters, c.id)
+		s.liveness.Remove(c.id)
+		return
+	}
+	if c.state != Left {
+		st.report(c, Problem{Kind: Missing})
+	}
+}
+
+// pinSaved observes that a pin is saved.
+func (s *State) pinSaved(st *step, e PinSaved) {
+	c := s.clusters[e.Cluster]
+	if c == nil {
+		return
+	}
+	c.saved = e.Pin
+	if c.state == Saving && isSaved(c.pin, c.saved) {
+		s.count(st, c)
+	}
+}
+
+// use sets the namespaces whose exports are imported.
+func (s *State) use(st *step, used []string) {
+	s.used = nil
+	if used != nil {
+		s.used = make(map[string]bool, len(used))
+		for _, namespace := range used {
+			s.used[namespace] = true
+		}
+	}
+	for _, c := range s.clusters {
+		if c.signed == nil || c.signed.record.Farewell {
+			continue
+		}
+		for name, u := range c.signed.units {
+			u.use(func(namespace string) bool { return s.used == nil || s.used[namespace] })
+			f := s.facts(st, c, name)
+			before := u.state
+			u.skip(&f)
+			if u.state != before {
+				st.decided(c)
+			}
+		}
+	}
+}
+
+// tick passes the heartbeats since the last one to the liveness.
+func (s *State) tick(st *step, e Tick) {
+	beats := map[string]bool{s.cfg.Own: e.Heartbeat}
+	for id, c := range s.clusters {
+		if c.signed != nil || c.state == NotRead && c.problem.Kind == KeyRefused {
+			beats[id] = s.beats[id]
+		}
+	}
+	clear(s.beats)
+	for _, id := range s.liveness.ObserveHeartbeats(st.now, beats) {
+		c := s.clusters[id]
+		if c == nil {
+			continue
+		}
+		if c.signed != nil {
+			c.signed.addAll(st.changed)
+		}
+	}
+	for id, c := range s.clusters {
+		if s.liveness.IsStale(id) {
+			s.outdated(st, c)
+		}
+	}
+}
+
+// Due returns the levels among the actions: all reads and saves that have to be made now.
+func (s *State) Due(now time.Time) Actions {
+	return s.actions(&step{now: now}, slices.Sorted(maps.Keys(s.clusters)))
+}
+
+// actions returns the actions about clusters.
+func (s *State) actions(st *step, ids []string) (a Actions) {
+	for _, id := range ids {
+		c := s.clusters[id]
+		if c == nil {
+			continue
+		}
+		if c.needsProof() && c.proof.isDue(st.now) {
+			a.ReadProofs = append(a.ReadProofs, id)
+		}
+		if c.signed != nil {
+			if units, all := c.signed.toRead(st.now); all || len(units) > 0 {
+				a.ReadUnits = append(a.ReadUnits, UnitsOf{Cluster: id, Units: units})
+			}
+		}
+		if !isSaved(c.pin, c.saved) {
+			a.SavePins = append(a.SavePins, PinSaved{Cluster: id, Pin: c.pin})
+		}
+	}
+	a.Notify = slices.SortedFunc(maps.Keys(st.changed), func(x, y mcs.Key) int { return strings.Compare(x.String(), y.String()) })
+	a.Decided = slices.Sorted(maps.Keys(st.of))
+	a.Reports = st.reports
+	return a
+}
+
+// cluster returns a cluster, and adds it if it is not known.
+func (s *State) cluster(id string) *cluster {
+	if s.clusters[id] == nil {
+		s.clusters[id] = &cluster{id: id}
+	}
+	return s.clusters[id]
+}
+
+// pins returns the number of clusters with a pin.
+func (s *State) pins() (n int) {
+	for _, c := range s.clusters {
+		if c.pin != (Pin{}) {
+			n++
+		}
+	}
+	return n
+}
+
+// Pins returns the pins as they are now, to be saved at the rate of the driver: their times are later
+// than those of SavePins.
+func (s *State) Pins() map[string]Pin {
+	pins := make(map[string]Pin, len(s.clusters))
+	for id, c := range s.clusters {
+		if c.pin != (Pin{}) {
+			pins[id] = c.pin
+		}
+	}
+	return pins
+}

@@ -1,0 +1,262 @@
+package belief
+
+import (
+	"maps"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
+)
+
+// UnitState is the state of a unit of a cluster: table (b) of docs/proposals/031-engine.md.
+type UnitState int
+
+const (
+	// Absent means that the manifest answers none, and nothing of the unit is imported.
+	Absent UnitState = iota
+	// Unread means that the unit may exist, and no version of it was read: its keys are unknown.
+	Unread
+	// Shown means that the version that was read is the one that the manifest names.
+	Shown
+	// Behind means that another version was read than the one that is named: its exports stay.
+	Behind
+	// Ahead means that a version was read which is later than what the record decides.
+	Ahead
+	// Skipped means that a version is named of which nothing is imported: it is not read.
+	Skipped
+)
+
+// unit is a unit of a cluster. version, key and content are those of the version that was read, zero
+// in Absent and Unread.
+type unit struct {
+	state   UnitState
+	version Version
+	key     trust.Key
+	content Content
+	// again is set if the version that was read has to be read again, because more of it is
+	// imported now.
+	again bool
+	retry
+}
+
+// facts are what the transitions of a unit depend on besides the unit.
+type facts struct {
+	now    time.Time
+	poll   time.Duration
+	answer Answer
+	// author is the key of the cluster, settled the generation up to which its record decides.
+	author  trust.Key
+	settled int64
+	// isUsed is set if the named version may have exports that are imported.
+	isUsed bool
+}
+
+// names reports whether the manifest names a version that key has signed.
+func (f *facts) names(v Version, key trust.Key) bool {
+	if f.answer.Kind != Named || key != f.author {
+		return false
+	}
+	named := f.answer.Version
+	return named.Digest == v.Digest && (named.Generation == 0 || named.Generation == v.Generation)
+}
+
+// decide applies the answer of the manifest, and adds the keys that have changed.
+func (u *unit) decide(f *facts, changed keys) {
+	switch f.answer.Kind {
+	case Undecided:
+	case None:
+		u.decideNone(f, changed)
+	case Named:
+		if f.names(u.version, u.key) {
+			u.state = Shown
+		} else {
+			u.decideOther(f)
+		}
+	}
+}
+
+// decideNone applies the answer that the unit does not exist.
+func (u *unit) decideNone(f *facts, changed keys) {
+	switch u.state {
+	case Absent:
+	case Ahead:
+		if !u.isAhead(f) {
+			u.end(changed)
+		}
+	case Unread, Shown, Behind, Skipped:
+		u.end(changed)
+	}
+}
+
+// decideOther applies the answer that another version exists than the one that was read.
+func (u *unit) decideOther(f *facts) {
+	before := u.state
+	switch u.state {
+	case Absent, Shown:
+		u.state = Behind
+	case Ahead:
+		if !u.isAhead(f) {
+			u.state = Behind
+		}
+	case Unread, Behind, Skipped:
+	}
+	u.skip(f)
+	if u.state != before {
+		u.retry = retry{}
+	}
+}
+
+// skip lets a unit be skipped while nothing of it is imported, neither of the version that was read
+// nor of the named one.
+func (u *unit) skip(f *facts) {
+	isNeeded := f.isUsed || !u.content.isEmpty()
+	switch u.state {
+	case Unread, Behind:
+		if !isNeeded {
+			u.state = Skipped
+		}
+	case Skipped:
+		if isNeeded {
+			u.state = Unread
+		}
+	case Absent, Shown, Ahead:
+	}
+}
+
+// isAhead reports whether the version that was read is later than what the record decides.
+func (u *unit) isAhead(f *facts) bool {
+	return u.key == f.author && u.version.Generation > f.settled
+}
+
+// isLaterThan reports whether the version that was read before is later than the one that the record
+// names: the store, and the record with it, may have been set back.
+func (u *unit) isLaterThan(read *Unit, f *facts) bool {
+	return u.isAhead(f) && read.Version.Generation < u.version.Generation
+}
+
+// observe applies a read of the unit, and adds the keys that have changed.
+func (u *unit) observe(f *facts, read *Unit, changed keys) {
+	isSame := u.again && read.Version == u.version && read.Key == u.key
+	switch {
+	case f.names(read.Version, read.Key) && !u.isLaterThan(read, f):
+		u.take(read, changed)
+		u.state = Shown
+	case early(*read, f.author, f.settled, u.version, u.key):
+		u.take(read, changed)
+		u.state = Ahead
+	case isSame:
+		u.take(read, changed)
+	default:
+		u.failed(f.now, f.poll, maxRetry) // it is older, not whole or not signed: it changes nothing
+	}
+}
+
+// take replaces what was read of the unit. Exports that cannot be used stay as they were.
+func (u *unit) take(read *Unit, changed keys) {
+	before := u.content
+	content := read.Content
+	content.Exports = maps.Clone(content.Exports)
+	for key, exp := range before.Exports {
+		_, isThere := content.Exports[key]
+		if !isThere && !content.Ignored[key] && (content.Unnamed || content.Unusable[key]) {
+			if content.Exports == nil {
+				content.Exports = map[mcs.Key]*mcs.Export{}
+			}
+			content.Exports[key] = exp
+		}
+	}
+	u.version, u.key, u.content, u.again, u.retry = read.Version, read.Key, content, false, retry{}
+	changed.addDifferent(before.Exports, content.Exports)
+	changed.addOther(before.Ignored, content.Ignored)
+	changed.addOther(content.Ignored, before.Ignored)
+}
+
+// end ends the exports of the unit.
+func (u *unit) end(changed keys) {
+	changed.addContent(&u.content)
+	*u = unit{state: Absent}
+}
+
+// isToRead reports whether the unit has to be read.
+func (u *unit) isToRead() bool {
+	switch u.state {
+	case Unread, Behind:
+		return true
+	case Shown, Ahead:
+		return u.again
+	case Absent, Skipped:
+	}
+	return false
+}
+
+// use makes the unit be read again if more of it is imported now: exports of namespaces for which
+// isUsed reports true were ignored.
+func (u *unit) use(isUsed func(namespace string) bool) {
+	for key := range u.content.Ignored {
+		if isUsed(key.Namespace) {
+			u.again, u.retry = true, retry{}
+			return
+		}
+	}
+}
+
+// answer returns the state of a key of the unit, with its export.
+func (u *unit) answer(key mcs.Key, mayHave bool) (KeyState, *mcs.Export) {
+	if exp := u.content.Exports[key]; exp != nil {
+		return Exports, exp
+	}
+	switch {
+	case u.content.Ignored[key]:
+		return Ignored, nil
+	case u.content.Unnamed, u.content.Unusable[key]:
+		return Unknown, nil
+	}
+	switch u.state {
+	case Absent, Shown, Behind, Ahead:
+	case Unread:
+		return Unknown, nil
+	case Skipped:
+		if mayHave {
+			return Unknown, nil
+		}
+	}
+	return NotExported, nil
+}
+
+// keys is a set of keys whose View may have changed.
+type keys map[mcs.Key]struct{}
+
+func (k keys) add(key mcs.Key) { k[key] = struct{}{} }
+
+// addContent adds the keys of a content that are exported or ignored.
+func (k keys) addContent(c *Content) {
+	for key := range c.Exports {
+		k.add(key)
+	}
+	for key := range c.Ignored {
+		k.add(key)
+	}
+}
+
+// addOther adds the keys of a that are not in b.
+func (k keys) addOther(a, b map[mcs.Key]bool) {
+	for key := range a {
+		if !b[key] {
+			k.add(key)
+		}
+	}
+}
+
+// addDifferent adds the keys whose exports differ.
+func (k keys) addDifferent(before, after map[mcs.Key]*mcs.Export) {
+	for key, exp := range after {
+		if old := before[key]; old != exp && (old == nil || !old.Equal(*exp)) {
+			k.add(key)
+		}
+	}
+	for key := range before {
+		if after[key] == nil {
+			k.add(key)
+		}
+	}
+}

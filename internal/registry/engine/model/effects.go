@@ -1,0 +1,154 @@
+package model
+
+import (
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine/belief"
+)
+
+// writeUnit writes a new version of a unit. A unit without exports is removed with the record.
+func (m *member) writeUnit(u, keys uint8) {
+	m.clock++
+	m.generation = m.clock
+	m.units[u] = page{key: m.key, generation: m.clock, keys: keys}
+	if keys == 0 {
+		m.units[u] = page{}
+		return
+	}
+	for k := range maxKeys {
+		if keys&(1<<k) == 0 {
+			m.absent[u][k] = m.clock
+		}
+	}
+	m.pages[u] = m.units[u]
+	m.versions = append(m.versions, version{unit: u, page: m.units[u], named: m.clock})
+}
+
+// isAnnounced reports whether the record names what was written.
+func (m *member) isAnnounced() bool {
+	for u, p := range m.units {
+		if m.named[u] != p.generation {
+			return false
+		}
+	}
+	return true
+}
+
+// announce writes the record, its copy, and all units that the store does not show.
+func (m *member) announce(w *World) bool {
+	m.clock++
+	m.joined = true
+	for u := range m.units {
+		m.named[u] = m.units[u].generation
+	}
+	r := record{key: m.key, succeeds: m.succeeds, generation: max(m.generation, 1), beat: m.clock, names: m.named}
+	m.content = content{shared: r, own: r, pages: m.units}
+	m.sign(w, r)
+	return true
+}
+
+// leave writes a farewell, and removes the rest.
+func (m *member) leave(w *World) bool {
+	m.clock++
+	r := record{key: m.key, succeeds: m.succeeds, farewell: true, generation: m.generation, beat: m.clock}
+	m.content = content{shared: r}
+	m.units, m.named, m.hasLeft = [maxUnits]page{}, [maxUnits]int16{}, true
+	m.sign(w, r)
+	return true
+}
+
+// sign records what a record is evidence of.
+func (m *member) sign(w *World, r record) {
+	m.records = append(m.records, r)
+	for u := range w.Units {
+		var keys uint8
+		for n := range m.versions {
+			if v := &m.versions[n]; int(v.unit) == u && v.generation == r.names[u] {
+				v.named, keys = r.beat, v.keys
+			}
+		}
+		for k := range w.KeysPerUnit {
+			if keys&(1<<k) == 0 {
+				m.absent[u][k] = r.beat
+			}
+		}
+	}
+}
+
+// pass lets time pass in which the store answers, and shows no heartbeat but that of the reader.
+func (s *state) pass(d time.Duration) bool {
+	const pause = 15 * time.Second
+	for end := s.now.Add(d + 2*pause); s.now.Before(end); s.now = s.now.Add(pause) {
+		s.step(belief.Tick{Heartbeat: true})
+	}
+	return true
+}
+
+// showRecord shows the record of a cluster to the reader.
+func (s *state) showRecord(i int, r record) bool {
+	if r.key == noKey {
+		s.step(belief.RecordMissing{Cluster: clusterID(i)})
+	} else {
+		place := belief.Shared
+		if s.world.AsSet {
+			place = belief.Own // as under the prefix of the cluster
+		}
+		s.step(belief.RecordRead{Record: s.readRecord(i, r, place)})
+	}
+	return s.step(belief.Tick{})
+}
+
+// showProof shows the own place of a cluster to the reader.
+func (s *state) showProof(i int) bool {
+	read := belief.ProofRead{Cluster: clusterID(i)}
+	r := s.members[i].own
+	if s.world.AsSet {
+		r = s.members[i].shared // there is one place
+	}
+	if r.key != noKey {
+		shown := s.readRecord(i, r, belief.Own)
+		read.Record = &shown
+	}
+	s.step(read)
+	return s.step(belief.Tick{})
+}
+
+// readUnits shows a unit to the reader if it wants it, or in any case AsSet.
+func (s *state) readUnits(i, u int, from *content) bool {
+	isWanted := s.world.AsSet
+	for _, of := range s.due().ReadUnits {
+		if of.Cluster == clusterID(i) {
+			isWanted = isWanted || of.Units == nil
+			for _, name := range of.Units {
+				isWanted = isWanted || name == unitName(u)
+			}
+		}
+	}
+	if isWanted {
+		s.step(belief.UnitsRead{Cluster: clusterID(i), Units: []belief.Unit{s.readUnit(i, u, from.pages[u])}})
+	}
+	return isWanted
+}
+
+// showAll shows all units of a cluster to the reader.
+func (s *state) showAll(i int) bool {
+	read := belief.UnitsRead{Cluster: clusterID(i), All: true}
+	for u := range s.world.Units {
+		if p := s.members[i].pages[u]; p.key != noKey {
+			read.Units = append(read.Units, s.readUnit(i, u, p))
+		}
+	}
+	return s.step(read)
+}
+
+// saveAll saves all pins with their times.
+func (s *state) saveAll() bool {
+	pins := s.reader.Pins()
+	for i := range s.world.Clusters {
+		if pin, ok := pins[clusterID(i)]; ok {
+			s.members[i].disk, s.members[i].onDisk = pin, true
+			s.step(belief.PinSaved{Cluster: clusterID(i), Pin: pin})
+		}
+	}
+	return true
+}

@@ -1,0 +1,79 @@
+package model
+
+import "slices"
+
+var (
+	reads   = []Kind{ReadRecord, ReadProof, ReadUnit, Save}
+	setRead = []Kind{ReadRecord, ReadAll, ReadUnit, Save}
+)
+
+// Worlds are the worlds that make model explores: few kinds of moves in each, so that the search gets
+// far.
+func Worlds() []*World {
+	return []*World{
+		{
+			Name: "a new cluster, by unit", Clusters: 1, Units: 2, KeysPerUnit: 1,
+			Moves: slices.Concat(reads, []Kind{Publish, Announce, Withdraw, Beat, Kill, Silence, DeleteRecord, DeleteUnit}),
+		},
+		{
+			Name: "a new cluster, as a set", Clusters: 1, Units: 2, KeysPerUnit: 1, AsSet: true,
+			Moves: slices.Concat(setRead, []Kind{Publish, Withdraw, Beat, Kill, Silence, DeleteRecord, DeleteUnit}),
+		},
+		{
+			Name: "a store that is set back, by unit", Clusters: 1, Units: 2, KeysPerUnit: 1, IsImported: true,
+			Moves: slices.Concat(reads, []Kind{Publish, Announce, Withdraw, Kill, Restart, Backup, RestoreAll, RestoreRecord}),
+		},
+		{
+			Name: "a store that is set back, as a set", Clusters: 1, Units: 2, KeysPerUnit: 1, AsSet: true, IsImported: true,
+			Moves: slices.Concat(setRead, []Kind{Publish, Withdraw, Beat, Kill, Restart, Backup, RestoreAll, RestoreUnit}),
+		},
+		{
+			Name: "units written again or deleted, by unit", Clusters: 1, Units: 1, KeysPerUnit: 2, IsImported: true,
+			Moves: slices.Concat(reads, []Kind{Publish, Announce, Withdraw, Restart, Backup, RestoreUnit, DeleteUnit, ForgeUnit}),
+		},
+		{
+			Name: "units written again or deleted, as a set", Clusters: 1, Units: 2, KeysPerUnit: 1, AsSet: true, IsImported: true,
+			Moves: slices.Concat(setRead, []Kind{Publish, Withdraw, Kill, Silence, Backup, RestoreUnit, DeleteUnit, ForgeUnit}),
+		},
+		{
+			Name: "a reader that restarts", Clusters: 1, Units: 1, KeysPerUnit: 1, AsSet: true, IsImported: true,
+			Moves: slices.Concat(setRead, []Kind{Publish, Restart, Backup, RestoreUnit, RestoreAll}),
+		},
+		{
+			Name: "farewells, by unit", Clusters: 1, Units: 1, KeysPerUnit: 1, IsImported: true,
+			Moves: slices.Concat(reads, []Kind{Announce, Beat, Leave, Join, Publish, Kill, Backup, RestoreRecord, Silence}),
+		},
+		{
+			Name: "farewells, as a set", Clusters: 1, Units: 1, KeysPerUnit: 1, AsSet: true, IsImported: true,
+			Moves: slices.Concat(setRead, []Kind{Beat, Leave, Join, Publish, Kill, Backup, RestoreAll, Silence}),
+		},
+		{
+			Name: "forget and forged records", Clusters: 1, Units: 1, KeysPerUnit: 1, IsImported: true,
+			Moves: slices.Concat(reads, []Kind{Beat, Leave, Join, Forgets, ForgeRecord, ForgeFarewell, DeleteAll, Kill, Silence}),
+		},
+		{
+			Name: "keys, by unit", Clusters: 1, Units: 1, KeysPerUnit: 1, IsImported: true, Sealed: true,
+			Moves: slices.Concat(reads, []Kind{Kill, Restart, Silence, Publish, Announce, Withdraw, Beat, Rotate, Rebuild, Trusts, ForgeRecord, DeleteRecord}),
+		},
+		{
+			Name: "keys, as a set", Clusters: 1, Units: 2, KeysPerUnit: 1, AsSet: true, IsImported: true, Sealed: true,
+			Moves: slices.Concat(setRead, []Kind{Kill, Restart, Silence, Withdraw, Beat, Rotate, Rebuild, Trusts, DeleteRecord, DeleteUnit}),
+		},
+		{
+			Name: "keys without a seal", Clusters: 1, Units: 1, KeysPerUnit: 1, IsImported: true,
+			Moves: slices.Concat(reads, []Kind{Beat, Withdraw, Rotate, Rebuild, Trusts, Leave, Join, Backup, RestoreRecord, Kill, Silence}),
+		},
+		{
+			Name: "late reads and a clone", Clusters: 1, Units: 1, KeysPerUnit: 2, IsImported: true,
+			Moves: slices.Concat(reads, []Kind{Publish, Announce, Withdraw, Clone, Beat, Backup, LateRecord, LateUnit, SaveTimes, Kill}),
+		},
+		{
+			Name: "namespaces that are imported later", Clusters: 1, Units: 1, KeysPerUnit: 2, Skips: true,
+			Moves: slices.Concat(reads, []Kind{Publish, Announce, Withdraw, Use, Kill, Beat, Backup, LateUnit}),
+		},
+		{
+			Name: "two clusters, and a third party that writes under their IDs", Clusters: 2, Units: 1, KeysPerUnit: 1, IsImported: true,
+			Moves: slices.Concat(reads, []Kind{Publish, Announce, Withdraw, Kill, ForgeRecord, ForgeUnit, DeleteAll}),
+		},
+	}
+}
