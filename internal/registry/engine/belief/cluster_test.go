@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
@@ -121,7 +122,7 @@ func cell(s *State, now time.Time, events ...Event) string {
 	if len(a.Reports) > 0 {
 		words = append(words, "report")
 	}
-	if views := s.View(web, "cls"); len(was) > 0 && len(views) == 0 {
+	if now := s.View(web, "cls"); len(was.Clusters) > 0 && len(now.Clusters) == 0 {
 		words = append(words, "end")
 	}
 	return strings.Join(words, " ")
@@ -245,8 +246,8 @@ func TestRebuiltCluster(t *testing.T) {
 		if got := s.StateOf("cls"); got != tt.want {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
 		}
-		if views := s.View(web, "cls"); len(views) != 1 || views[0].State != Exports {
-			t.Errorf("%s: %v, want the export that was imported", tt.name, views)
+		if in := s.View(web, "cls").Clusters["cls"]; in.State != registry.Exports {
+			t.Errorf("%s: %v, want the export that was imported", tt.name, in.State)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package belief
 import (
 	"time"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
@@ -125,9 +126,9 @@ func early(u Unit, author trust.Key, settled int64, read Version, readKey trust.
 // addFirst returns the answer for a key in the first state: the first record of a cluster that a
 // process reads may be older than one that a previous process has read. It adds exports and ends
 // none.
-func addFirst(answer KeyState) KeyState {
-	if answer == NotExported {
-		return Unknown
+func addFirst(answer registry.ClusterState) registry.ClusterState {
+	if answer == registry.None {
+		return registry.Unknown
 	}
 	return answer
 }

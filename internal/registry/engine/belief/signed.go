@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
 // signed is what a cluster has signed: its latest record and its units.
@@ -176,17 +177,17 @@ func (b *signed) show(e *UnitsRead) {
 }
 
 // answer returns the state of a key in a unit, with its export.
-func (b *signed) answer(key mcs.Key, name UnitName) (KeyState, *mcs.Export) {
+func (b *signed) answer(key mcs.Key, name UnitName) (registry.ClusterState, *mcs.Export) {
 	if b.record.Farewell {
-		return NotExported, nil
+		return registry.None, nil
 	}
 	if u := b.units[name]; u != nil {
 		return u.answer(key, b.record.Manifest.MayHave(name, key.Namespace))
 	}
 	if b.isComplete {
-		return NotExported, nil
+		return registry.None, nil
 	}
-	return Unknown, nil
+	return registry.Unknown, nil
 }
 
 // addAll adds the keys of all units.

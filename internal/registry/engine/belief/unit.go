@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
@@ -201,26 +202,26 @@ func (u *unit) use(isUsed func(namespace string) bool) {
 }
 
 // answer returns the state of a key of the unit, with its export.
-func (u *unit) answer(key mcs.Key, mayHave bool) (KeyState, *mcs.Export) {
+func (u *unit) answer(key mcs.Key, mayHave bool) (registry.ClusterState, *mcs.Export) {
 	if exp := u.content.Exports[key]; exp != nil {
-		return Exports, exp
+		return registry.Exports, exp
 	}
 	switch {
 	case u.content.Ignored[key]:
-		return Ignored, nil
+		return registry.Ignored, nil
 	case u.content.Unnamed, u.content.Unusable[key]:
-		return Unknown, nil
+		return registry.Unknown, nil
 	}
 	switch u.state {
 	case Absent, Shown, Behind, Ahead:
 	case Unread:
-		return Unknown, nil
+		return registry.Unknown, nil
 	case Skipped:
 		if mayHave {
-			return Unknown, nil
+			return registry.Unknown, nil
 		}
 	}
-	return NotExported, nil
+	return registry.None, nil
 }
 
 // keys is a set of keys whose View may have changed.

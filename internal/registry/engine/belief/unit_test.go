@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
@@ -151,10 +152,10 @@ func TestUnusableExports(t *testing.T) {
 	read := Unit{Name: "web", Key: key1, Version: testUnit(key1, 30).Version, Content: Content{Unusable: map[mcs.Key]bool{web: true}}}
 	f := facts{author: key1, settled: 30, answer: Answer{Kind: Named, Version: read.Version}}
 	u.observe(&f, &read, keys{})
-	if state, exp := u.answer(web, true); state != Exports || exp != before {
+	if state, exp := u.answer(web, true); state != registry.Exports || exp != before {
 		t.Errorf("the export is %v, want the previous version", state)
 	}
-	if state, _ := u.answer(mcs.Key{Name: "other"}, true); state != NotExported {
+	if state, _ := u.answer(mcs.Key{Name: "other"}, true); state != registry.None {
 		t.Errorf("another export is %v, want none", state)
 	}
 	read.Content, read.Version.Generation = Content{Unnamed: true}, 31
@@ -162,7 +163,7 @@ func TestUnusableExports(t *testing.T) {
 	u.observe(&f, &read, keys{})
 	for _, key := range []mcs.Key{web, {Name: "other"}} {
 		state, exp := u.answer(key, true)
-		if want := key == web; (state == Exports && exp == before) != want || !want && state != Unknown {
+		if want := key == web; (state == registry.Exports && exp == before) != want || !want && state != registry.Unknown {
 			t.Errorf("export %s is %v", key, state)
 		}
 	}
@@ -234,14 +235,12 @@ func TestSet(t *testing.T) {
 		}
 		for i, key := range []mcs.Key{web, api} {
 			got := "none"
-			for _, v := range s.View(key, "cls") {
-				switch v.State {
-				case Exports:
-					got = fmt.Sprint(v.Export.Created.Unix())
-				case Unknown:
-					got = "unknown"
-				case NotExported, Ignored, Unseen:
-				}
+			switch v := s.View(key, "cls").Clusters["cls"]; v.State {
+			case registry.Exports:
+				got = fmt.Sprint(v.Export.Created.Unix())
+			case registry.Unknown:
+				got = "unknown"
+			case registry.None, registry.Ignored, registry.Unseen:
 			}
 			if got != tt.want[i] {
 				t.Errorf("%s: %s is %s, want %s", tt.name, key, got, tt.want[i])
@@ -281,7 +280,7 @@ func TestRules(t *testing.T) {
 	if !isSaved(pinned, Pin{Key: key1}) || isSaved(pinned, Pin{}) || isSaved(pinned, left) || isSaved(left, pinned) {
 		t.Error("saved: the key and the membership are what exports depend on")
 	}
-	for answer, want := range map[KeyState]KeyState{NotExported: Unknown, Exports: Exports, Unknown: Unknown, Ignored: Ignored, Unseen: Unseen} {
+	for answer, want := range map[registry.ClusterState]registry.ClusterState{registry.None: registry.Unknown, registry.Exports: registry.Exports, registry.Unknown: registry.Unknown, registry.Ignored: registry.Ignored, registry.Unseen: registry.Unseen} {
 		if got := addFirst(answer); got != want {
 			t.Errorf("add first: %v becomes %v, want %v", answer, got, want)
 		}

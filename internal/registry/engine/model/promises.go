@@ -6,13 +6,14 @@ import (
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine/belief"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 // view is an export of a cluster as the reader shows it.
 type view struct {
-	belief.ClusterView
+	registry.ClusterView
 	generation int16
 }
 
@@ -27,13 +28,9 @@ func (s *state) viewOf(i, u, k int) (v view) {
 
 // viewAs is viewOf for given imports.
 func (s *state) viewAs(i, u, k int, imported []string) (v view) {
-	for _, of := range s.reader.View(keyOf(u, k), imported...) {
-		if of.Cluster == clusterID(i) {
-			v.ClusterView = of
-			if of.Export != nil {
-				v.generation = int16(of.Export.Created.Unix()) //nolint:gosec // clocks of a world are small
-			}
-		}
+	v.ClusterView = s.reader.View(keyOf(u, k), imported...).Clusters[clusterID(i)]
+	if v.Export != nil {
+		v.generation = int16(v.Export.Created.Unix()) //nolint:gosec // clocks of a world are small
 	}
 	return v
 }
@@ -53,7 +50,7 @@ func (s *state) check(before *state, move Move) string {
 		switch s.reader.StateOf(clusterID(i)) {
 		case belief.First, belief.Current:
 			m.isForgotten = false
-			m.wasKilled = m.wasKilled && s.reader.LivenessOf(clusterID(i)) != belief.Alive
+			m.wasKilled = m.wasKilled && s.reader.LivenessOf(clusterID(i)) != registry.Live
 		case belief.Left:
 			m.wasKilled = false
 		case belief.NotRead, belief.Saving:
@@ -71,13 +68,13 @@ func (s *state) checkKey(before *state, move Move, i, u, k int) string {
 	m := &s.members[i]
 	imp := &m.imports[u][k]
 	switch now.State {
-	case belief.Exports:
+	case registry.Exports:
 		return s.checkExport(m, imp, i, u, k, now)
-	case belief.NotExported:
+	case registry.None:
 		if imp.generation == 0 {
 			return ""
 		}
-		isCut := m.wasKilled && s.reader.LivenessOf(clusterID(i)) == belief.Stale
+		isCut := m.wasKilled && s.reader.LivenessOf(clusterID(i)) == registry.Stale
 		if m.absent[u][k] <= imp.at && !m.isForgotten && !isCut {
 			return "the import has ended without evidence (promise 1)"
 		}
@@ -86,7 +83,7 @@ func (s *state) checkKey(before *state, move Move, i, u, k int) string {
 		}
 		imp.generation = 0
 		imp.at = int16(s.reader.Pins()[clusterID(i)].Last.Heartbeat) //nolint:gosec // clocks of a world are small
-	case belief.Unknown, belief.Unseen, belief.Ignored: // the import stays
+	case registry.Unknown, registry.Unseen, registry.Ignored: // the import stays
 	}
 	return ""
 }
@@ -97,7 +94,7 @@ func (s *state) checkNotified(move Move, i int, key mcs.Key, was, now view) stri
 	if move.Kind == Kill || move.Kind == Restart {
 		return "" // a process that starts looks all keys up
 	}
-	wasExported := was.State == belief.Exports || now.State == belief.Exports
+	wasExported := was.State == registry.Exports || now.State == registry.Exports
 	isSame := was.equal(now) || !wasExported && was.State == now.State
 	isNotified := s.notified[key] || !wasExported && s.decided[clusterID(i)]
 	switch {
@@ -145,14 +142,10 @@ func (s *state) checkExport(m *member, imp *imported, i, u, k int, now view) str
 
 // text returns the view as a word.
 func (v view) text() string {
-	names := map[belief.KeyState]string{
-		belief.NotExported: "none", belief.Exports: "export", belief.Unknown: "unknown", belief.Ignored: "ignored", belief.Unseen: "unseen",
+	if v.State == registry.Exports {
+		return fmt.Sprintf("export of %d, %v", v.generation, v.Liveness)
 	}
-	if v.State == belief.Exports {
-		liveness := map[belief.Liveness]string{belief.LivenessUnknown: "", belief.Alive: ", alive", belief.Stale: ", stale"}
-		return fmt.Sprintf("export of %d%s", v.generation, liveness[v.Liveness])
-	}
-	return names[v.State]
+	return v.State.String()
 }
 
 const (
@@ -253,9 +246,9 @@ func (s *state) differs() string {
 			for k := range s.world.KeysPerUnit {
 				v := s.viewOf(i, u, k)
 				wanted := m.units[u].keys&(1<<k) != 0
-				isSame := v.State == belief.NotExported
+				isSame := v.State == registry.None
 				if wanted {
-					isSame = v.State == belief.Exports && v.generation == m.units[u].generation && v.Liveness == belief.Alive
+					isSame = v.State == registry.Exports && v.generation == m.units[u].generation && v.Liveness == registry.Live
 				}
 				// After a farewell that the store does not show any more, imports stay.
 				isLast := m.shared.farewell && m.shared.key != otherKey && m.shared.beat == m.absent[u][k]
