@@ -203,6 +203,7 @@ fuzz: ## Run every fuzz target for FUZZTIME (1m each, some 25 minutes in all; PA
 .PHONY: lint
 lint: ## Check words, style, errors, the import rules and known vulnerabilities (VULNDB= names a copy of the database)
 	go run ./hack/words
+	go run ./hack/columns
 	VULNDB="$(VULNDB)" go run ./hack/vulncheck
 	go tool -modfile=$(CURDIR)/hack/actionlint/go.mod actionlint -shellcheck= -pyflakes=
 	$(TOOL) golangci-lint run ./...

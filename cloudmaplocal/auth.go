@@ -55,8 +55,9 @@ type principal struct {
 // homeRegion returns the key of the caller's own region.
 func (c principal) homeRegion() regionKey { return regionKey{c.account, c.region} }
 
-// authenticate returns the identity and the Region of a request. Without configured keys all requests are accepted and
-// the signature only names the Region; the key of an assumed role still identifies that role.
+// authenticate returns the identity and the Region of a request. Without configured keys all
+// requests are accepted and the signature only names the Region; the key of an assumed role still
+// identifies that role.
 func (k *credentialStore) authenticate(r *http.Request, body []byte, service string, now time.Time) (principal, error) {
 	sig, signed := parseSignature(r.Header.Get("Authorization"))
 	caller := principal{identity: anonymousIdentity(k.account), region: k.region, keyID: sig.keyID}
@@ -140,8 +141,8 @@ func (sig signature) canonicalRequest(r *http.Request, body []byte) string {
 	return strings.Join(lines, "\n")
 }
 
-// signedValue returns a header in its signed form: spaces folded, several values joined. net/http removes the host and
-// the length from the headers.
+// signedValue returns a header in its signed form: spaces folded, several values joined. net/http
+// removes the host and the length from the headers.
 func signedValue(r *http.Request, name string) string {
 	values := r.Header.Values(name)
 	switch name {

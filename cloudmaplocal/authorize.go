@@ -10,17 +10,19 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/wire"
 )
 
-// permission lists the resources that an action is authorized on and the condition keys that it supports, beside the
-// tags of the resources. [Service Authorization Reference, AWS Cloud Map]
+// permission lists the resources that an action is authorized on and the condition keys that it
+// supports, beside the tags of the resources. [Service Authorization Reference, AWS Cloud Map]
 type permission struct {
-	// resourceKinds are the kinds of resources that must all be allowed: "namespace", "service". Empty: the action has no
-	// resource-level permissions and matches only statements with Resource *.
+	// resourceKinds are the kinds of resources that must all be allowed: "namespace", "service".
+	// Empty: the action has no resource-level permissions and matches only statements with Resource
+	// *.
 	resourceKinds []string
 	keys          []string
 	// requiresTagging: the action also needs TagResource if the request has tags.
 	requiresTagging bool
-	// further are the actions of Route 53 and EC2 that Cloud Map performs with the rights of the caller. onlyDNS: only if the namespace, or the service if the action is on
-	// one, has DNS records.
+	// further are the actions of Route 53 and EC2 that Cloud Map performs with the rights of the
+	// caller. onlyDNS: only if the namespace, or the service if the action is on one, has DNS
+	// records.
 	further []string
 	onlyDNS bool
 }
@@ -51,13 +53,15 @@ var (
 	instWrite    = permission{resourceKinds: instHealth.resourceKinds, keys: instHealth.keys, further: changeRecords, onlyDNS: true}
 )
 
-// Actions of other services. [Developer Guide: API permissions reference, identity-based policies; for deletions only the managed policy AWSCloudMapFullAccess]
+// Actions of other services. [Developer Guide: API permissions reference, identity-based policies;
+// for deletions only the managed policy AWSCloudMapFullAccess]
 var (
 	createZone        = []string{"route53:CreateHostedZone", "route53:GetHostedZone", "route53:ListHostedZonesByName"}
 	createPrivateZone = append(slices.Clone(createZone), "ec2:DescribeVpcs", "ec2:DescribeRegions")
 	deleteZone        = []string{"route53:DeleteHostedZone", "route53:GetHostedZone", "route53:ListHostedZonesByName"}
 	changeRecords     = []string{"route53:ChangeResourceRecordSets", "route53:GetHostedZone", "route53:ListHostedZonesByName"}
-	// onAnyResource have no resource-level permissions, or their resource does not exist yet. The others are on the hosted zone.
+	// onAnyResource have no resource-level permissions, or their resource does not exist yet. The
+	// others are on the hosted zone.
 	onAnyResource = []string{"route53:CreateHostedZone", "route53:ListHostedZonesByName", "ec2:DescribeVpcs", "ec2:DescribeRegions"}
 )
 
@@ -83,7 +87,8 @@ var permissions = map[string]permission{
 	"UntagResource": {keys: []string{keyTagKeys}},
 }
 
-// Operations that a share does not allow: changes of the namespace itself, and changes of services of other accounts.
+// Operations that a share does not allow: changes of the namespace itself, and changes of services
+// of other accounts.
 var (
 	ownersOnly = []string{
 		"DeleteNamespace", "UpdateHttpNamespace", "UpdatePrivateDnsNamespace", "UpdatePublicDnsNamespace",
@@ -100,7 +105,8 @@ type resource struct {
 	tags map[string]string
 }
 
-// authorize returns an error if the caller may not perform its request. Without rights in other services the request is accepted, and its operation fails.
+// authorize returns an error if the caller may not perform its request. Without rights in other
+// services the request is accepted, and its operation fails.
 func (c *apiCall) authorize() error {
 	if c.isOwner() && len(c.caller.policies) == 0 {
 		return nil
@@ -118,7 +124,8 @@ func (c *apiCall) authorize() error {
 	return nil
 }
 
-// checkPolicies evaluates the caller's own policies. A caller without policies is allowed everything.
+// checkPolicies evaluates the caller's own policies. A caller without policies is allowed
+// everything.
 func (c *apiCall) checkPolicies(about requestTarget) error {
 	caller, name := c.caller, c.req.operation
 	if len(caller.policies) == 0 {
@@ -139,8 +146,8 @@ func (c *apiCall) checkPolicies(about requestTarget) error {
 	return nil
 }
 
-// checkFurther evaluates the actions of other services. Whose rights count for the hosted zone of a namespace that another account shares is not documented: none are
-// needed here.
+// checkFurther evaluates the actions of other services. Whose rights count for the hosted zone of a
+// namespace that another account shares is not documented: none are needed here.
 func (c *apiCall) checkFurther(about requestTarget, needed permission) error {
 	if !c.isOwner() || len(c.caller.policies) == 0 || needed.onlyDNS && !about.hasRecords() {
 		return nil
@@ -181,8 +188,8 @@ func (i identity) checkAllowed(action string, on resource, with iampolicy.Condit
 	return nil
 }
 
-// resourcesFor returns the resources that the action must be allowed on. A resource that does not exist has no tags and
-// the ID *.
+// resourcesFor returns the resources that the action must be allowed on. A resource that does not
+// exist has no tags and the ID *.
 func (c *apiCall) resourcesFor(about requestTarget, needed permission) []resource {
 	if len(needed.resourceKinds) == 0 {
 		return []resource{{arn: "*"}}
@@ -202,7 +209,8 @@ func (c *apiCall) resourcesFor(about requestTarget, needed permission) []resourc
 	return all
 }
 
-// conditionsFor returns the condition keys of the request that the action supports, without the tags of resources.
+// conditionsFor returns the condition keys of the request that the action supports, without the
+// tags of resources.
 func (c *apiCall) conditionsFor(about requestTarget, needed permission) iampolicy.ConditionContext {
 	fields, _ := decode[conditionFields](c.req.body) // an unreadable request has none
 	with := iampolicy.ConditionContext{}
@@ -250,8 +258,8 @@ type conditionFields struct {
 	TagKeys       []string
 }
 
-// checkShare returns an error if a share does not allow the request. For a resource that is not shared the operation
-// itself returns not found.
+// checkShare returns an error if a share does not allow the request. For a resource that is not
+// shared the operation itself returns not found.
 func (c *apiCall) checkShare(about requestTarget) error {
 	if c.isOwner() || about.namespace == nil {
 		return nil

@@ -27,8 +27,8 @@ func TestPermissionsAreComplete(t *testing.T) {
 	assertEqual(t, sortedKeys(handlers), operationNames())
 }
 
-// newRestrictedServer starts a server that has a service svc with the tag team=a, and returns a client that may do only what the
-// statements allow.
+// newRestrictedServer starts a server that has a service svc with the tag team=a, and returns a
+// client that may do only what the statements allow.
 func newRestrictedServer(t *testing.T, statements ...string) (w *testServer, restricted *testServer, ns, svc string) {
 	t.Helper()
 	w = newTestServer(t, Options{AccessKeys: []AccessKey{
@@ -45,7 +45,8 @@ func allow(actions, condition string) string {
 	return `{"Effect":"Allow","Action":[` + actions + `],"Resource":"*","Condition":{` + condition + `}}`
 }
 
-// TestEnforcement checks the condition keys of requests: resources, their tags and the keys of each action.
+// TestEnforcement checks the condition keys of requests: resources, their tags and the keys of each
+// action.
 func TestEnforcement(t *testing.T) {
 	const teamA, teamB = `"StringEquals":{"aws:ResourceTag/team":"a"}`, `"StringEquals":{"aws:ResourceTag/team":"b"}`
 	register := func(w *testServer, _, svc string) error { return w.tryRegister(w.t.Context(), svc, "a") }
@@ -136,7 +137,8 @@ func TestAccessDeniedMessage(t *testing.T) {
 	}
 }
 
-// TestPoliciesOfRoles: a session has the permissions of its role, and a user with policies needs one to assume it.
+// TestPoliciesOfRoles: a session has the permissions of its role, and a user with policies needs
+// one to assume it.
 func TestPoliciesOfRoles(t *testing.T) {
 	for name, may := range map[string]bool{"sts:AssumeRole": true, "sts:GetCallerIdentity": false} {
 		opts := twoAccounts(Role{Trust: []string{ownAccount}, Policies: []iampolicy.Policy{policy(t, `{"Effect":"Allow","Action":"servicediscovery:Get*","Resource":"*"}`)}})

@@ -76,7 +76,8 @@ type RevisionOn string
 // Values of RevisionOn.
 const (
 	RevisionOnRegistration RevisionOn = "registration" // every one
-	RevisionOnChange       RevisionOn = "change"       // of a new instance, or with other attributes
+	// of a new instance, or with other attributes
+	RevisionOnChange RevisionOn = "change"
 )
 
 // HealthOnReregister is the custom health of an instance that is registered again. The zero value

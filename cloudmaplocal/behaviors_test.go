@@ -169,7 +169,8 @@ func TestRefuseOwnerFilter(t *testing.T) {
 }
 
 func TestHTTPNameSuffix(t *testing.T) {
-	for suffix, want := range map[HTTPNameSuffix][3]bool{ // of the first, of another kind meanwhile, of one after both
+	// of the first, of another kind meanwhile, of one after both
+	for suffix, want := range map[HTTPNameSuffix][3]bool{
 		SuffixNever: {false, false, false}, SuffixCoexisting: {false, true, false}, SuffixReuse: {false, true, true},
 	} {
 		t.Run(string(suffix), func(t *testing.T) {

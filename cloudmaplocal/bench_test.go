@@ -19,8 +19,8 @@ func call(b *testing.B, s *Server, operation, body string) {
 	}
 }
 
-// benchServer starts a server with a service that has n instances with the attributes of the tutorial, and returns the
-// ID of the service.
+// benchServer starts a server with a service that has n instances with the attributes of the
+// tutorial, and returns the ID of the service.
 func benchServer(b *testing.B, instances int) (*Server, string) {
 	s, err := New(Options{Unthrottled: true})
 	if err != nil {

@@ -22,7 +22,8 @@ type apiCall struct {
 	access
 	req request
 	now time.Time
-	// denial makes the operation of the request fail; nil if the caller has the rights in other services.
+	// denial makes the operation of the request fail; nil if the caller has the rights in other
+	// services.
 	denial *operationError
 }
 
@@ -63,8 +64,8 @@ func (c *apiCall) findInstance(serviceRef, id string) (*service, *instance, erro
 	return nil, nil, instanceNotFound(svc.ID, id)
 }
 
-// submitOperation queues an operation and returns its ID. If one on the same resource is in flight, the caller gets the ID
-// of that one if the request is the same, and DuplicateRequest otherwise.
+// submitOperation queues an operation and returns its ID. If one on the same resource is in flight,
+// the caller gets the ID of that one if the request is the same, and DuplicateRequest otherwise.
 func (c *apiCall) submitOperation(op *operation) (string, error) {
 	if other := c.operations.inFlightByTarget[op.targetKey()]; other != nil {
 		if other.isSameRequest(op) {

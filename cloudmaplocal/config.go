@@ -18,8 +18,8 @@ type Config struct {
 	Shares     []Share
 }
 
-// configShape is the format of the file. Policies can be in separate files; their paths are relative to the
-// configuration file.
+// configShape is the format of the file. Policies can be in separate files; their paths are
+// relative to the configuration file.
 type configShape struct {
 	AccessKeys []struct {
 		AccessKey
@@ -32,8 +32,8 @@ type configShape struct {
 	Shares []Share `json:"shares"`
 }
 
-// ReadConfig reads a configuration file, YAML or JSON, and the policy files that it names. An unknown field is an error.
-// New validates the values.
+// ReadConfig reads a configuration file, YAML or JSON, and the policy files that it names. An
+// unknown field is an error. New validates the values.
 func ReadConfig(path string) (Config, error) {
 	var shape configShape
 	raw, err := os.ReadFile(path)

@@ -455,7 +455,8 @@ func testDiscover(t *testing.T, w *testServer) {
 	assertEqual(t, 0, find(map[string]string{"PAGE": "p-1", "az": "z-0"}, nil, nil))
 	assertEqual(t, 0, find(map[string]string{"absent": ""}, nil, nil))
 	assertEqual(t, 50, find(map[string]string{"az": "z-0"}, map[string]string{"PAGE": "p-2"}, nil))
-	assertEqual(t, 100, find(map[string]string{"az": "z-0"}, map[string]string{"PAGE": "p-1"}, nil)) // opportunistic
+	// opportunistic
+	assertEqual(t, 100, find(map[string]string{"az": "z-0"}, map[string]string{"PAGE": "p-1"}, nil))
 
 	order := func() []string {
 		out, err := w.DiscoverInstances(ctx, &sd.DiscoverInstancesInput{NamespaceName: new("discover"), ServiceName: new("svc"), MaxResults: new(int32(1000))})

@@ -17,8 +17,8 @@ const (
 	filterHealthyOrElseAll = "HEALTHY_OR_ELSE_ALL"
 )
 
-// discoverInstances reads the replica. There is no second page: with more than MaxResults instances the answer is a
-// random choice.
+// discoverInstances reads the replica. There is no second page: with more than MaxResults instances
+// the answer is a random choice.
 func (h discoveryHandler) discoverInstances(in wire.DiscoverInput) (wire.DiscoverOutput, error) {
 	in.HealthStatus = cmp.Or(in.HealthStatus, filterHealthyOrElseAll)
 	if err := cmp.Or(checkCount("MaxResults", in.MaxResults, maxDiscovered),
@@ -70,8 +70,8 @@ func (h discoveryHandler) discoverRevision(in wire.DiscoverInput) (wire.Revision
 	return wire.RevisionOutput{InstancesRevision: h.req.fault.visibleRevision(svc, h.now)}, nil
 }
 
-// findDiscoverable finds a service by the names of the data plane. A service that is not shared with the caller is not
-// found.
+// findDiscoverable finds a service by the names of the data plane. A service that is not shared
+// with the caller is not found.
 func (h discoveryHandler) findDiscoverable(namespace, service, owner string) (*replicaService, error) {
 	if err := cmp.Or(namespaceNameText.check(namespace), (textConstraint{"ServiceName", 1, maxServiceNameLen, nil}).check(service)); err != nil {
 		return nil, err
@@ -89,8 +89,8 @@ func (h discoveryHandler) findDiscoverable(namespace, service, owner string) (*r
 	return svc, err
 }
 
-// filterInstances applies the filters: QueryParameters, then the health status, then OptionalParameters if any instance
-// matches them.
+// filterInstances applies the filters: QueryParameters, then the health status, then
+// OptionalParameters if any instance matches them.
 func (h discoveryHandler) filterInstances(svc *replicaService, in wire.DiscoverInput) []*instance {
 	found := make([]*instance, 0, len(svc.instances))
 	for _, inst := range h.req.fault.visibleInstances(svc, h.now) {
@@ -102,7 +102,8 @@ func (h discoveryHandler) filterInstances(svc *replicaService, in wire.DiscoverI
 	return nonEmptyOr(filterSlice(found, func(inst *instance) bool { return inst.hasAttributes(in.OptionalParameters) }), found)
 }
 
-// filterByHealth returns the instances with a health status. Instances without a health check match every status.
+// filterByHealth returns the instances with a health status. Instances without a health check match
+// every status.
 func (h discoveryHandler) filterByHealth(all []*instance, status string) []*instance {
 	is := func(wanted string) []*instance {
 		return filterSlice(all, func(inst *instance) bool {

@@ -16,10 +16,12 @@ import (
 	"github.com/miekg/dns"
 )
 
-// maxMultivalue is the number of instances that Route 53 answers at most [DnsConfig, RoutingPolicy].
+// maxMultivalue is the number of instances that Route 53 answers at most [DnsConfig,
+// RoutingPolicy].
 const maxMultivalue = 8
 
-// The SOA record of Route 53's hosted zones. Its TTL is the namespace's, and is how long resolvers keep that a name does not exist.
+// The SOA record of Route 53's hosted zones. Its TTL is the namespace's, and is how long resolvers
+// keep that a name does not exist.
 const (
 	soaPrimary, soaMailbox                 = "ns-0.awsdns-00.com.", "awsdns-hostmaster.amazon.com."
 	soaSerial, soaRefresh, soaRetry        = 1, 7200, 900
@@ -28,8 +30,8 @@ const (
 
 var _ dns.Handler = (*Server)(nil)
 
-// ServeDNS implements dns.Handler: it answers for the DNS namespaces of all accounts and Regions, as the resolver of a VPC does for Route 53's hosted zones. It
-// refuses all other names.
+// ServeDNS implements dns.Handler: it answers for the DNS namespaces of all accounts and Regions,
+// as the resolver of a VPC does for Route 53's hosted zones. It refuses all other names.
 func (s *Server) ServeDNS(w dns.ResponseWriter, query *dns.Msg) {
 	reply := s.answerDNS(query)
 	size := dns.MaxMsgSize
@@ -85,8 +87,8 @@ func (z dnsZone) soa() dns.RR {
 	}
 }
 
-// findZone returns the zone with the longest name that contains name. It does not distinguish VPCs: of several zones with one name it returns that of the first account,
-// Region and ID.
+// findZone returns the zone with the longest name that contains name. It does not distinguish VPCs:
+// of several zones with one name it returns that of the first account, Region and ID.
 func (s *Server) findZone(name string) (at *region, zone dnsZone) {
 	for _, r := range s.regions.allRegions() {
 		r.withState(func() {
@@ -102,8 +104,9 @@ func (s *Server) findZone(name string) (at *region, zone dnsZone) {
 	return at, zone
 }
 
-// resolveDNS returns the records that answer a question in a zone, by the state that DiscoverInstances shows. exists reports whether the name has any record or is
-// above one that has. The caller holds r.mu.
+// resolveDNS returns the records that answer a question in a zone, by the state that
+// DiscoverInstances shows. exists reports whether the name has any record or is above one that has.
+// The caller holds r.mu.
 func (r *region) resolveDNS(zone dnsZone, question dns.Question, now time.Time) (answer []dns.RR, exists bool) {
 	name := strings.ToLower(question.Name)
 	if name == zone.name {
@@ -123,7 +126,8 @@ func (r *region) resolveDNS(zone dnsZone, question dns.Question, now time.Time) 
 	return answer, exists
 }
 
-// resolveService is resolveDNS for the names of one service: its own, and those of its instances if it has SRV records.
+// resolveService is resolveDNS for the names of one service: its own, and those of its instances if
+// it has SRV records.
 func resolveService(svc *service, shown *replicaService, zone dnsZone, question dns.Question, now time.Time) (answer []dns.RR, exists bool) {
 	name, owner := strings.ToLower(question.Name), zone.name
 	if svc.Name != "." {
@@ -144,8 +148,8 @@ func resolveService(svc *service, shown *replicaService, zone dnsZone, question 
 	return answer, exists || strings.HasSuffix(owner, "."+name)
 }
 
-// chooseInstances returns the instances that an answer has, in random order: up to eight, or one if the routing policy is WEIGHTED. Instances that are not healthy are
-// left out, unless all are.
+// chooseInstances returns the instances that an answer has, in random order: up to eight, or one if
+// the routing policy is WEIGHTED. Instances that are not healthy are left out, unless all are.
 func chooseInstances(svc *replicaService, policy string, now time.Time) []*instance {
 	all := slices.Collect(maps.Values(svc.instances))
 	chosen := nonEmptyOr(filterSlice(all, func(inst *instance) bool { return inst.Health.at(now) != unhealthy }), all)
@@ -156,7 +160,8 @@ func chooseInstances(svc *replicaService, policy string, now time.Time) []*insta
 	return chosen[:min(maxMultivalue, len(chosen))]
 }
 
-// serviceRecords returns the records of a service's name for a question. A CNAME answers questions of all types.
+// serviceRecords returns the records of a service's name for a question. A CNAME answers questions
+// of all types.
 func serviceRecords(svc *service, chosen []*instance, question dns.Question) (records []dns.RR) {
 	for _, config := range svc.DNS.DnsRecords {
 		for _, inst := range chosen {
@@ -165,7 +170,8 @@ func serviceRecords(svc *service, chosen []*instance, question dns.Question) (re
 				records = append(records, &dns.CNAME{Hdr: header(question.Name, dns.TypeCNAME, *config.TTL), Target: dns.Fqdn(inst.Attributes[attrCNAME])})
 			case config.Type != dns.TypeToString[qtype]:
 			case qtype == dns.TypeSRV:
-				port, _ := strconv.ParseUint(inst.Attributes[attrPort], 10, 16) // checked when it was registered
+				// checked when it was registered
+				port, _ := strconv.ParseUint(inst.Attributes[attrPort], 10, 16)
 				records = append(records, &dns.SRV{
 					Hdr: header(question.Name, dns.TypeSRV, *config.TTL), Priority: 1, Weight: 1, Port: uint16(port), Target: inst.ID + "." + question.Name,
 				})
@@ -201,7 +207,8 @@ type DNSListener struct {
 	done    sync.WaitGroup
 }
 
-// ListenDNS serves DNS on an address such as 127.0.0.1:8053, by UDP and TCP, until Close. With port 0 it chooses a port that is free for both.
+// ListenDNS serves DNS on an address such as 127.0.0.1:8053, by UDP and TCP, until Close. With port
+// 0 it chooses a port that is free for both.
 func (s *Server) ListenDNS(address string) (*DNSListener, error) {
 	const attempts = 20 // the free TCP port may be in use by UDP
 	var err error

@@ -138,7 +138,8 @@ func TestDNS_Records(t *testing.T) {
 	assertEqual(t, []string{"web.demo.example. 7 IN A 10.0.0.2"}, w.answers("web.demo.example.", dns.TypeA))
 }
 
-// TestDNS_Choice: Route 53 answers eight instances at most, or one, and no unhealthy ones unless all are.
+// TestDNS_Choice: Route 53 answers eight instances at most, or one, and no unhealthy ones unless
+// all are.
 func TestDNS_Choice(t *testing.T) {
 	w := newDNSServer(t, Options{Behaviors: Behaviors{HealthDelay: Duration(30 * time.Second)}})
 	many, one := w.dnsService("many", "MULTIVALUE", true, "A"), w.dnsService("one", "WEIGHTED", true, "A")
@@ -188,7 +189,8 @@ func TestDNS_Choice(t *testing.T) {
 	}
 }
 
-// TestDNS_Size: an answer that does not fit into a datagram is truncated, and complete by TCP or with EDNS.
+// TestDNS_Size: an answer that does not fit into a datagram is truncated, and complete by TCP or
+// with EDNS.
 func TestDNS_Size(t *testing.T) {
 	w := newDNSServer(t, Options{})
 	svc := w.dnsService(strings.Repeat("long", 15), "", false, "SRV")
@@ -219,7 +221,8 @@ func TestDNS_FollowsTheReplica(t *testing.T) {
 	assertEqual(t, []string{"web.demo.example. 7 IN A 10.0.0.1"}, w.answers("web.demo.example.", dns.TypeA))
 }
 
-// TestDNS_LongestZone: the zone of the longest name answers, also if the name exists in the other one.
+// TestDNS_LongestZone: the zone of the longest name answers, also if the name exists in the other
+// one.
 func TestDNS_LongestZone(t *testing.T) {
 	w := newDNSServer(t, Options{})
 	w.register(w.dnsService("web.inner", "", false, "A"), "a", map[string]string{"AWS_INSTANCE_IPV4": "10.0.0.1"})
@@ -238,7 +241,8 @@ func TestSRVInstanceIDs(t *testing.T) {
 	}
 }
 
-// TestRoute53Rights: what changes hosted zones and their records needs rights in Route 53, and no other request does. Without them the operation fails, or the request.
+// TestRoute53Rights: what changes hosted zones and their records needs rights in Route 53, and no
+// other request does. Without them the operation fails, or the request.
 func TestRoute53Rights(t *testing.T) {
 	const cloudMap = `{"Effect":"Allow","Action":"servicediscovery:*","Resource":"*"}`
 	zone := func(actions string) string {
@@ -334,7 +338,8 @@ func TestRoute53Rights(t *testing.T) {
 				if !strings.Contains(*op.ErrorMessage, denied) {
 					t.Errorf("message %q, want a denial of %s", *op.ErrorMessage, tc.denied)
 				}
-				assertEqual(t, 1, len(w.answers("web.demo.example.", dns.TypeA))) // nothing has changed
+				// nothing has changed
+				assertEqual(t, 1, len(w.answers("web.demo.example.", dns.TypeA)))
 			})
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"net/http"
 )
 
-// apiError is an error as the client receives it: a code that SDKs switch on, a message for people, and further members
-// of some errors (for instance the ID of the existing resource).
+// apiError is an error as the client receives it: a code that SDKs switch on, a message for people,
+// and further members of some errors (for instance the ID of the existing resource).
 type apiError struct {
 	code    string
 	status  int

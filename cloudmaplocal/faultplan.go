@@ -10,26 +10,28 @@ import (
 	"time"
 )
 
-// FaultPlan is a set of injected faults. It is deterministic: the fault of a caller's n-th request of an operation on
-// one instance or one service (by name), or on none, depends on the seed alone, whatever other requests arrive between.
-// Only Next depends on the order of requests.
+// FaultPlan is a set of injected faults. It is deterministic: the fault of a caller's n-th request
+// of an operation on one instance or one service (by name), or on none, depends on the seed alone,
+// whatever other requests arrive between. Only Next depends on the order of requests.
 type FaultPlan struct {
 	// Seed of all random decisions.
 	Seed uint64 `json:"seed,omitempty"`
-	// Rules in order of precedence: the delays of all matching rules add up; of the others the first matching rule applies.
+	// Rules in order of precedence: the delays of all matching rules add up; of the others the
+	// first matching rule applies.
 	Rules []FaultRule `json:"rules"`
 }
 
 // FaultRule selects requests and the fault that they get.
 type FaultRule struct {
-	// Operations to match, for example RegisterInstance. Empty: all operations that this kind of fault applies to.
+	// Operations to match, for example RegisterInstance. Empty: all operations that this kind of
+	// fault applies to.
 	Operations []string `json:"operations,omitempty"`
-	// Account and AccessKey of the caller. Empty: every caller. The key is that of the signature, known or not, with * and ?
-	// as in file names: "ASIA*" matches all sessions of roles.
+	// Account and AccessKey of the caller. Empty: every caller. The key is that of the signature,
+	// known or not, with * and ? as in file names: "ASIA*" matches all sessions of roles.
 	Account   string `json:"account,omitempty"`
 	AccessKey string `json:"accessKey,omitempty"`
-	// Service is the name of the service and Instance the ID of the instance of the request, with * and ? as in file names.
-	// Empty: every request. Discovery requests name no instance.
+	// Service is the name of the service and Instance the ID of the instance of the request, with *
+	// and ? as in file names. Empty: every request. Discovery requests name no instance.
 	Service  string `json:"service,omitempty"`
 	Instance string `json:"instance,omitempty"`
 
@@ -40,14 +42,17 @@ type FaultRule struct {
 
 	// Kind of fault. Required.
 	Kind FaultKind `json:"kind"`
-	// Delay before the request is processed, in real time even if Options.Now is another clock. It is the only field of the
-	// kind delay. With the kind fail it is an additional time until the operation fails, by Options.Now.
+	// Delay before the request is processed, in real time even if Options.Now is another clock. It
+	// is the only field of the kind delay. With the kind fail it is an additional time until the
+	// operation fails, by Options.Now.
 	Delay Duration `json:"delay,omitempty"`
-	// Applied injects error, drop and hang after the request has been processed, unless it failed by itself.
+	// Applied injects error, drop and hang after the request has been processed, unless it failed
+	// by itself.
 	Applied bool `json:"applied,omitempty"`
 	// Code of an error, required for that kind; of a failed operation, default INTERNAL_FAILURE.
 	Code string `json:"code,omitempty"`
-	// Status is the HTTP status of an error. Default: 400, or the status that AWS uses with the code.
+	// Status is the HTTP status of an error. Default: 400, or the status that AWS uses with the
+	// code.
 	Status int `json:"status,omitempty"`
 	// Message of an error or of a failed operation. Default: a text that names the fault plan.
 	Message string `json:"message,omitempty"`
@@ -76,9 +81,9 @@ const (
 	FaultFail FaultKind = "fail"
 	// FaultLost accepts a request; its operation has no effect and never ends.
 	FaultLost FaultKind = "lost"
-	// FaultStale shows each instance as it was at a random time within the last Age, but not before the plan was set.
-	// Instances can appear in another order than they were written, and a later read can show less. A new service may not be
-	// found.
+	// FaultStale shows each instance as it was at a random time within the last Age, but not before
+	// the plan was set. Instances can appear in another order than they were written, and a later
+	// read can show less. A new service may not be found.
 	FaultStale FaultKind = "stale"
 	// FaultPartial omits instances.
 	FaultPartial FaultKind = "partial"

@@ -24,8 +24,8 @@ func (f FaultRule) matchesRequest(caller principal, operation string, about targ
 		matchesPattern(f.AccessKey, caller.keyID) && matchesPattern(f.Service, about.service) && matchesPattern(f.Instance, about.instance)
 }
 
-// matchesPattern reports whether a name matches a pattern. The empty pattern matches all names; other patterns do not
-// match a missing name.
+// matchesPattern reports whether a name matches a pattern. The empty pattern matches all names;
+// other patterns do not match a missing name.
 func matchesPattern(pattern, name string) bool {
 	if pattern == "" {
 		return true
@@ -126,7 +126,8 @@ func (f fault) isKind(kind FaultKind) bool { return f.rule != nil && f.rule.Kind
 // errDropped marks a request that gets no answer.
 var errDropped = errors.New("the fault plan closes the connection without an answer")
 
-// beforeRequest applies the fault before the request is processed; after an error the request is not processed.
+// beforeRequest applies the fault before the request is processed; after an error the request is
+// not processed.
 func (f fault) beforeRequest(ctx context.Context) error {
 	if f.delay > 0 {
 		timer := time.NewTimer(f.delay)
@@ -158,7 +159,8 @@ var statusOf = map[string]int{
 	"RequestLimitExceeded": http.StatusTooManyRequests,
 }
 
-// responseError returns the error for the caller, unless the caller gave up before; nil for other kinds of faults.
+// responseError returns the error for the caller, unless the caller gave up before; nil for other
+// kinds of faults.
 func (f fault) responseError(ctx context.Context) error {
 	switch {
 	case f.isKind(FaultHang):

@@ -18,7 +18,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// faulty starts a server that has a service svc in a namespace demo and a fault plan of these rules.
+// faulty starts a server that has a service svc in a namespace demo and a fault plan of these
+// rules.
 func faulty(t *testing.T, opts Options, rules ...FaultRule) (w *testServer, service string) {
 	t.Helper()
 	w = newTestServer(t, opts)
@@ -133,7 +134,8 @@ func (w *testServer) listNamespaces(t *testing.T) []string {
 
 func errorOf[T any](_ T, err error) error { return err }
 
-// TestFaultServiceOfEveryRequest checks that a rule for a service matches requests that name it by ID, ARN or name.
+// TestFaultServiceOfEveryRequest checks that a rule for a service matches requests that name it by
+// ID, ARN or name.
 func TestFaultServiceOfEveryRequest(t *testing.T) {
 	w, svc := faulty(t, Options{})
 	operation := w.register(svc, "a", map[string]string{})
@@ -184,7 +186,8 @@ func TestFaultAppliedError(t *testing.T) {
 	if found, _ := w.discovered("demo", "svc"); len(found) != 1 {
 		t.Error("not applied")
 	}
-	wantCode(t, w.tryRegister(t.Context(), "srv-x", "a"), "ServiceNotFound") // a request that fails by itself keeps its own error
+	// a request that fails by itself keeps its own error
+	wantCode(t, w.tryRegister(t.Context(), "srv-x", "a"), "ServiceNotFound")
 }
 
 // TestFaultDelay has a client that waits and one that does not.
@@ -207,8 +210,8 @@ func TestFaultDelay(t *testing.T) {
 	}
 }
 
-// TestFaultOperations checks operations that are accepted and have no effect: nothing of them stays, and no quota is
-// held.
+// TestFaultOperations checks operations that are accepted and have no effect: nothing of them
+// stays, and no quota is held.
 func TestFaultOperations(t *testing.T) {
 	const takes = time.Second
 	tests := []struct {
@@ -274,8 +277,8 @@ func TestFaultFailsLater(t *testing.T) {
 	assertEqual(t, "no", aws.ToString(op.ErrorMessage))
 }
 
-// TestFaultStale registers a, b, c, … one a second and reads all the time. A read may show each as late as its age allows
-// and no later, and some read shows a later one before an earlier one.
+// TestFaultStale registers a, b, c, … one a second and reads all the time. A read may show each as
+// late as its age allows and no later, and some read shows a later one before an earlier one.
 func TestFaultStale(t *testing.T) {
 	const age = 5
 	w, svc := faulty(t, Options{}, FaultRule{Kind: FaultStale, Age: Duration(age * time.Second)})
@@ -379,7 +382,8 @@ func TestFaultHangs(t *testing.T) {
 	}
 }
 
-// TestFaultsCanBeReplayed is the promise of the seed: the n-th request of a caller for the same has the same fate.
+// TestFaultsCanBeReplayed is the promise of the seed: the n-th request of a caller for the same has
+// the same fate.
 func TestFaultsCanBeReplayed(t *testing.T) {
 	outcomes := func(seed uint64, between bool) (all string) {
 		w, svc := faulty(t, Options{})

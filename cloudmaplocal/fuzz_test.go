@@ -11,7 +11,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/wire"
 )
 
-// FuzzRequest sends anything to any operation. The server must answer well-formed JSON and never fail inside.
+// FuzzRequest sends anything to any operation. The server must answer well-formed JSON and never
+// fail inside.
 func FuzzRequest(f *testing.F) {
 	names := sortedKeys(handlers)
 	for i, body := range []string{

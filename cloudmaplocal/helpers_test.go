@@ -31,7 +31,8 @@ type testServer struct {
 	*sd.Client
 }
 
-// newTestServer starts a server with a manual clock. It does not throttle unless the options have limits.
+// newTestServer starts a server with a manual clock. It does not throttle unless the options have
+// limits.
 func newTestServer(t testing.TB, opts Options) *testServer {
 	t.Helper()
 	w := &testServer{t: t, clock: NewClock(began)}
@@ -68,9 +69,9 @@ func (w *testServer) client(region, keyID, secret string) *sd.Client {
 	})
 }
 
-// plainBody hides that the SDK's request bodies can write themselves. If the answer arrives before net/http has released
-// the body, such a body returns io.EOF, and net/http treats that as a failed request and closes the connection under the
-// answer (aws-sdk-go-v2 #2737).
+// plainBody hides that the SDK's request bodies can write themselves. If the answer arrives before
+// net/http has released the body, such a body returns io.EOF, and net/http treats that as a failed
+// request and closes the connection under the answer (aws-sdk-go-v2 #2737).
 type plainBody struct{ next http.RoundTripper }
 
 func (p plainBody) RoundTrip(r *http.Request) (*http.Response, error) {

@@ -9,7 +9,8 @@ import (
 
 type middlewareStack = middleware.Stack
 
-// disableHostPrefix keeps an SDK client from putting data- before the host name of an endpoint: data-127.0.0.1 does not resolve.
+// disableHostPrefix keeps an SDK client from putting data- before the host name of an endpoint:
+// data-127.0.0.1 does not resolve.
 func disableHostPrefix(stack *middleware.Stack) error {
 	return stack.Initialize.Add(middleware.InitializeMiddlewareFunc("DisableHostPrefix",
 		func(ctx context.Context, in middleware.InitializeInput, next middleware.InitializeHandler) (

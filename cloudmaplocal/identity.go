@@ -18,7 +18,8 @@ type AccessKey struct {
 	Secret string `json:"secret,omitempty"`
 	// Account is the account that the key belongs to. Default Options.Account.
 	Account string `json:"account,omitempty"`
-	// User is the name of the IAM user that the key belongs to; it is part of ARNs. Default: the ID.
+	// User is the name of the IAM user that the key belongs to; it is part of ARNs. Default: the
+	// ID.
 	User string `json:"user,omitempty"`
 	// Policies of the user. Without any the user is allowed everything.
 	Policies []iampolicy.Policy `json:"policies,omitempty"`
@@ -28,13 +29,14 @@ type AccessKey struct {
 type Role struct {
 	// ARN is like arn:aws:iam::123456789012:role/registry. Required.
 	ARN string `json:"arn"`
-	// Trust lists the principals that may assume it: ARNs of users and roles, with * and ? as wildcards, or accounts.
+	// Trust lists the principals that may assume it: ARNs of users and roles, with * and ? as
+	// wildcards, or accounts.
 	Trust []string `json:"trust,omitempty"`
 	// ExternalID, if set, must be in the AssumeRole request.
 	ExternalID string `json:"externalId,omitempty"`
-	// Subjects lists the Kubernetes service accounts that may assume it with a token (IRSA): the token's sub, with
-	// wildcards, for example system:serviceaccount:cloud-map-mcs-system:*. The token's signature is not verified, only its
-	// aud and exp.
+	// Subjects lists the Kubernetes service accounts that may assume it with a token (IRSA): the
+	// token's sub, with wildcards, for example system:serviceaccount:cloud-map-mcs-system:*. The
+	// token's signature is not verified, only its aud and exp.
 	Subjects []string `json:"subjects,omitempty"`
 	// Policies of the role. Without any it is allowed everything.
 	Policies []iampolicy.Policy `json:"policies,omitempty"`
@@ -65,8 +67,8 @@ func validateRoles(roles []Role) error {
 	return nil
 }
 
-// trustsPrincipal reports whether an identity may assume the role. An account, or its root, means all identities of the
-// account.
+// trustsPrincipal reports whether an identity may assume the role. An account, or its root, means
+// all identities of the account.
 func (r Role) trustsPrincipal(caller identity) bool {
 	for _, trusted := range r.Trust {
 		account := strings.TrimSuffix(strings.TrimPrefix(trusted, "arn:aws:iam::"), ":root")
@@ -99,7 +101,8 @@ type identity struct {
 	expires  time.Time
 }
 
-// credentialStore has the identities of keys: the access keys of the options, and the sessions of assumed roles.
+// credentialStore has the identities of keys: the access keys of the options, and the sessions of
+// assumed roles.
 type credentialStore struct {
 	account, region string // of unsigned requests
 	keys            map[string]identity
@@ -127,7 +130,8 @@ func anonymousIdentity(account string) identity {
 	return identity{account: account, arn: "arn:aws:iam::" + account + ":root"}
 }
 
-// expiredSessionRetention is the time for which an expired session is distinguished from an unknown key.
+// expiredSessionRetention is the time for which an expired session is distinguished from an unknown
+// key.
 const expiredSessionRetention = time.Hour
 
 // addSession stores a session and returns the ID of its key.

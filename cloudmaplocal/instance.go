@@ -51,8 +51,9 @@ func (h instanceHandler) registerNowhere(in wire.RegisterInstanceInput, notFound
 	}))
 }
 
-// withEC2Address returns the attributes with the address of an instance that is registered by the ID of an EC2 instance. AWS fills in the primary private IPv4 address. There are
-// no EC2 instances here, so it is an address in 10.0.0.0/8 that depends on the ID alone.
+// withEC2Address returns the attributes with the address of an instance that is registered by the
+// ID of an EC2 instance. AWS fills in the primary private IPv4 address. There are no EC2 instances
+// here, so it is an address in 10.0.0.0/8 that depends on the ID alone.
 func withEC2Address(attributes map[string]string) map[string]string {
 	id := attributes[attrEC2]
 	if id == "" {
@@ -64,8 +65,8 @@ func withEC2Address(attributes map[string]string) map[string]string {
 	return filled
 }
 
-// newHealth returns the health of a newly registered instance. Without a health check it is unknown. Route 53 health
-// checks do not exist here: instances with one are healthy.
+// newHealth returns the health of a newly registered instance. Without a health check it is
+// unknown. Route 53 health checks do not exist here: instances with one are healthy.
 func newHealth(svc *service, attributes map[string]string) health {
 	switch {
 	case svc.HealthCheck == nil && svc.CustomHealth == nil:
@@ -76,8 +77,8 @@ func newHealth(svc *service, attributes map[string]string) health {
 	return health{Status: healthy}
 }
 
-// submitRegistration submits the registration if the quotas allow it. An instance counts from here on, so that
-// registrations in flight cannot exceed the quotas.
+// submitRegistration submits the registration if the quotas allow it. An instance counts from here
+// on, so that registrations in flight cannot exceed the quotas.
 func (h instanceHandler) submitRegistration(ns *namespace, svc *service, inst *instance) (string, error) {
 	op := &operation{
 		Type: opRegisterInstance, Instance: inst, CreatorRequestID: inst.CreatorRequestID,

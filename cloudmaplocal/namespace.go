@@ -59,7 +59,8 @@ func (h namespaceHandler) createNamespace(kind string, in wire.CreateNamespaceIn
 	})
 }
 
-// answerDuplicate answers the creation of an existing namespace: the same request gets the operation that created it.
+// answerDuplicate answers the creation of an existing namespace: the same request gets the
+// operation that created it.
 func (ns *namespace) answerDuplicate(again *namespace) (string, error) {
 	if ns.CreatorRequestID != "" && ns.CreatorRequestID == again.CreatorRequestID {
 		return ns.OperationID, nil
@@ -198,7 +199,8 @@ func namespaceMatches(ns wire.Namespace, filters []wire.Filter, account string) 
 	return true
 }
 
-// ownerFilter returns the value of the filter RESOURCE_OWNER for a resource of owner, from the view of account.
+// ownerFilter returns the value of the filter RESOURCE_OWNER for a resource of owner, from the view
+// of account.
 func ownerFilter(owner, account string) string {
 	if owner == account {
 		return "SELF"

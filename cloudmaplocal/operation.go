@@ -23,7 +23,8 @@ const (
 	statusSuccess   = "SUCCESS"
 	statusFail      = "FAIL"
 
-	// opDenied is the error code of an operation for which the caller lacks rights in other services.
+	// opDenied is the error code of an operation for which the caller lacks rights in other
+	// services.
 	opDenied = "ACCESS_DENIED"
 
 	// opInternal is the error code of an operation that fails for a reason that has no code.
@@ -34,8 +35,8 @@ const (
 	targetInstance  = "INSTANCE"
 )
 
-// Retention of completed operations. AWS publishes no figure; a day is more than any client waits, and 100 clusters with a
-// heartbeat of 10s complete 10,000 in 17 minutes.
+// Retention of completed operations. AWS publishes no figure; a day is more than any client waits,
+// and 100 clusters with a heartbeat of 10s complete 10,000 in 17 minutes.
 const (
 	keptOperations     = 10_000
 	keptOperationsTime = 24 * time.Hour
@@ -54,10 +55,12 @@ type operation struct {
 	Lost    bool            `json:",omitempty"` // by a fault: it has no effect and never ends
 	Targets map[string]string
 
-	// CreatorRequestID is the caller's; a request that is the same in everything gets the same operation.
+	// CreatorRequestID is the caller's; a request that is the same in everything gets the same
+	// operation.
 	CreatorRequestID string `json:",omitempty"`
 
-	// The change to apply, nil when it is done. One of them, by Type; deletions need only the targets.
+	// The change to apply, nil when it is done. One of them, by Type; deletions need only the
+	// targets.
 	Namespace *namespace       `json:",omitempty"`
 	Instance  *instance        `json:",omitempty"`
 	Change    *operationChange `json:",omitempty"`
@@ -72,7 +75,8 @@ type operationChange struct {
 	Service   *wire.ServiceChange   `json:",omitempty"`
 }
 
-// targetKey identifies the resource of the operation. Only one operation on a resource can be in flight.
+// targetKey identifies the resource of the operation. Only one operation on a resource can be in
+// flight.
 func (op *operation) targetKey() string {
 	if op.Type == opCreateNamespace {
 		return op.Namespace.uniqueName()
@@ -80,8 +84,8 @@ func (op *operation) targetKey() string {
 	return cmp.Or(op.Targets[targetService], op.Targets[targetNamespace]) + "/" + op.Targets[targetInstance]
 }
 
-// status returns the status at a time: an operation is submitted for the first half of its time and pending for the
-// second. AWS promises only the order.
+// status returns the status at a time: an operation is submitted for the first half of its time and
+// pending for the second. AWS promises only the order.
 func (op *operation) status(now time.Time) string {
 	switch {
 	case op.Error != nil:
@@ -154,7 +158,8 @@ func (l *operationLog) addOperation(op *operation) {
 	l.queue = slices.Insert(l.queue, at, op)
 }
 
-// popDue removes the next operation that is due from the queue and returns it; nil if there is none.
+// popDue removes the next operation that is due from the queue and returns it; nil if there is
+// none.
 func (l *operationLog) popDue(now time.Time) *operation {
 	if len(l.queue) == 0 || l.queue[0].Due.After(now) {
 		return nil

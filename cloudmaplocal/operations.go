@@ -33,7 +33,8 @@ func (h operationHandler) getOperation(in wire.OperationInput) (struct{ Operatio
 	return out, nil
 }
 
-// showsOperation reports whether the caller may see an operation: one of its own account, or one on a shared resource.
+// showsOperation reports whether the caller may see an operation: one of its own account, or one on
+// a shared resource.
 func (h operationHandler) showsOperation(op *operation) bool {
 	if h.isOwner() {
 		return true
@@ -110,8 +111,8 @@ func (h operationHandler) operationTest(f wire.Filter) (func(*operation) bool, e
 	}, cmp.Or(errFrom, errTo)
 }
 
-// parseDate reads a filter's date: seconds since 1970, or milliseconds when the number is too large for that (11 digits
-// of seconds end in the year 5138).
+// parseDate reads a filter's date: seconds since 1970, or milliseconds when the number is too large
+// for that (11 digits of seconds end in the year 5138).
 func parseDate(s string) (time.Time, error) {
 	seconds, err := strconv.ParseFloat(s, 64)
 	if err != nil || seconds < 0 {

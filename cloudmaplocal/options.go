@@ -12,7 +12,8 @@ import (
 
 // Defaults of Options.
 const (
-	// DefaultAccount is the account of callers whose access key names no other: the account of AWS's examples.
+	// DefaultAccount is the account of callers whose access key names no other: the account of
+	// AWS's examples.
 	DefaultAccount = "123456789012"
 	// DefaultRegion is the Region of unsigned requests, which name none.
 	DefaultRegion = "us-east-1"
@@ -25,17 +26,19 @@ const (
 
 var accessKeyPattern = regexp.MustCompile(`^[\w]{1,128}$`)
 
-// Options configure a Server. The zero value is a server with AWS's quotas, no delays and no access check.
+// Options configure a Server. The zero value is a server with AWS's quotas, no delays and no access
+// check.
 type Options struct {
-	// Account owns the resources that callers create, unless their access key belongs to another account. Default
-	// DefaultAccount.
+	// Account owns the resources that callers create, unless their access key belongs to another
+	// account. Default DefaultAccount.
 	Account string
 	// Region of unsigned requests. Default DefaultRegion.
 	Region string
 	// AccessKeys that may call. Empty: all requests are accepted, signed or not.
 	AccessKeys []AccessKey
 
-	// Roles can be assumed with AssumeRole and AssumeRoleWithWebIdentity of AWS STS, which the server answers too.
+	// Roles can be assumed with AssumeRole and AssumeRoleWithWebIdentity of AWS STS, which the
+	// server answers too.
 	Roles []Role
 	// Shares are the namespaces that accounts share with others.
 	Shares []Share
@@ -49,18 +52,21 @@ type Options struct {
 	Limits map[string]Limit
 	// NamespaceQuota is the number of namespaces per account and Region. Default 50.
 	NamespaceQuota int
-	// InstancesPerNamespace is the number of instances in a namespace. Default 2,000. (A service can always have 1,000.)
+	// InstancesPerNamespace is the number of instances in a namespace. Default 2,000. (A service
+	// can always have 1,000.)
 	InstancesPerNamespace int
 
 	// StateFile keeps the state over restarts. Empty: in memory only.
 	StateFile string
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
-	// Logger gets each request at level debug and errors of the state file at level error. Default: discarded.
+	// Logger gets each request at level debug and errors of the state file at level error. Default:
+	// discarded.
 	Logger *slog.Logger
 }
 
-// withDefaults returns a copy of o with the defaults filled in, or an error that names the wrong value.
+// withDefaults returns a copy of o with the defaults filled in, or an error that names the wrong
+// value.
 func (o Options) withDefaults() (Options, error) {
 	if o.Account == "" {
 		o.Account = DefaultAccount

@@ -30,8 +30,8 @@ func decodeToken(token string) (string, error) {
 	return key, nil
 }
 
-// page returns one page of items, the items after the one that the token names in the order of their keys, and the token
-// of the next page. Keys are unique.
+// page returns one page of items, the items after the one that the token names in the order of
+// their keys, and the token of the next page. Keys are unique.
 func page[T any](items []T, key func(T) string, p wire.Paging) ([]T, string, error) {
 	if err := cmp.Or(checkCount("MaxResults", p.MaxResults, maxPage), textConstraint{"NextToken", 0, maxTokenLen, nil}.check(p.NextToken)); err != nil {
 		return nil, "", err

@@ -49,8 +49,8 @@ func (r *region) snapshot() regionState {
 	return out
 }
 
-// readState reads the state file. A missing file is the initial state; any other problem is an error, and the file stays
-// as it is.
+// readState reads the state file. A missing file is the initial state; any other problem is an
+// error, and the file stays as it is.
 func readState(path string) (all state, err error) {
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

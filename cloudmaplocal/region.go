@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// region has the state of one account in one Region: the store has the resources, the operations change it, and the replica
-// follows it.
+// region has the state of one account in one Region: the store has the resources, the operations
+// change it, and the replica follows it.
 //
-// mu is the lock of this state as a whole: a request is atomic, and reads and changes the store, the operations and the
-// replica together.
+// mu is the lock of this state as a whole: a request is atomic, and reads and changes the store,
+// the operations and the replica together.
 type region struct {
 	key      regionKey
 	opts     *Options
@@ -33,7 +33,8 @@ func newRegion(key regionKey, opts *Options, shares *shareList) *region {
 	return r
 }
 
-// withLock applies all effects that are due, runs f with the region locked, and applies the effects that f made due.
+// withLock applies all effects that are due, runs f with the region locked, and applies the effects
+// that f made due.
 func (r *region) withLock(f func(now time.Time) error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -51,8 +52,8 @@ func (r *region) withState(f func()) {
 	_ = r.withLock(func(time.Time) error { f(); return nil })
 }
 
-// applyDue applies the effects that are due by now: first the operations, in the order of their due times, then the
-// changes of the replica.
+// applyDue applies the effects that are due by now: first the operations, in the order of their due
+// times, then the changes of the replica.
 func (r *region) applyDue(now time.Time) {
 	for op := r.operations.popDue(now); op != nil; op = r.operations.popDue(now) {
 		r.finishOperation(op)

@@ -67,8 +67,8 @@ func (all *regions) updateRetention() {
 	}
 }
 
-// targetRegion returns the region of the account that owns the resource of the request, or the caller's own region. List
-// operations always run in the caller's own region.
+// targetRegion returns the region of the account that owns the resource of the request, or the
+// caller's own region. List operations always run in the caller's own region.
 func (all *regions) targetRegion(caller principal, body []byte) *region {
 	own := all.getRegion(caller.homeRegion())
 	owner := requestOwner(body, caller.region)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// replica is the state that the data plane shows: the same state, one consistency delay ago. It replays a log of
-// changes, each at its time.
+// replica is the state that the data plane shows: the same state, one consistency delay ago. It
+// replays a log of changes, each at its time.
 type replica struct {
 	behaviors  Behaviors
 	log        []change                   // in the order of their times
@@ -52,7 +52,8 @@ const (
 	instanceRemoved                    // service, instance, revision
 )
 
-// change is one entry of the replica's log. Only immutable fields of the namespace and the service are read.
+// change is one entry of the replica's log. Only immutable fields of the namespace and the service
+// are read.
 type change struct {
 	at        time.Time
 	kind      changeKind

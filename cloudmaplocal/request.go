@@ -16,8 +16,8 @@ const (
 	targetPrefix = "Route53AutoNaming_v20170314."
 	contentType  = "application/x-amz-json-1.1"
 
-	// maxBody is far above the largest valid request: 30 service attributes of 255+1,024 characters are 230 kB if JSON escapes
-	// each character as six (\u0041).
+	// maxBody is far above the largest valid request: 30 service attributes of 255+1,024 characters
+	// are 230 kB if JSON escapes each character as six (\u0041).
 	maxBody = 1 << 20
 )
 

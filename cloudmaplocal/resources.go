@@ -91,8 +91,8 @@ type instance struct {
 	OperationID      string // that registered it
 	Health           health
 
-	// encoded is Attributes in JSON. DiscoverInstances writes up to 1,000 of them per request; encoding them once makes it
-	// several times faster.
+	// encoded is Attributes in JSON. DiscoverInstances writes up to 1,000 of them per request;
+	// encoding them once makes it several times faster.
 	encoded json.RawMessage
 }
 
@@ -111,7 +111,8 @@ func (h *health) at(now time.Time) string {
 	return h.Status
 }
 
-// uniqueName returns a name that must be unique: the name within its kind and, for private DNS, within its VPC.
+// uniqueName returns a name that must be unique: the name within its kind and, for private DNS,
+// within its VPC.
 func (ns *namespace) uniqueName() string {
 	return strings.Join([]string{ns.Kind, ns.VPC, ns.Name}, "/")
 }
@@ -133,8 +134,8 @@ func (svc *service) isSameRequest(other *service) bool {
 		reflect.DeepEqual(svc.CustomHealth, other.CustomHealth)
 }
 
-// applyChange completes an update. Records and the health check that the request omits are deleted; the description and
-// the custom health check stay.
+// applyChange completes an update. Records and the health check that the request omits are deleted;
+// the description and the custom health check stay.
 func (svc *service) applyChange(c *wire.ServiceChange) {
 	if c.Description != nil {
 		svc.Description = *c.Description

@@ -10,9 +10,10 @@ import (
 	"time"
 )
 
-// A burst of registrations is written once. 30,000 instances are 20 MB and a second of work on a busy core (measured), so
-// the pause between two writes is at least saveInterval and at least savePause times the duration of the last write: saving
-// never uses more than a tenth of a core. A crash can lose the changes of one pause; Close loses nothing.
+// A burst of registrations is written once. 30,000 instances are 20 MB and a second of work on a
+// busy core (measured), so the pause between two writes is at least saveInterval and at least
+// savePause times the duration of the last write: saving never uses more than a tenth of a core. A
+// crash can lose the changes of one pause; Close loses nothing.
 const (
 	saveInterval = time.Second
 	savePause    = 9

@@ -14,8 +14,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Server is the Cloud Map API as an http.Handler. It also serves /healthz, /metrics, /faults, /shares, and as much of AWS STS as credential
-// providers need.
+// Server is the Cloud Map API as an http.Handler. It also serves /healthz, /metrics, /faults,
+// /shares, and as much of AWS STS as credential providers need.
 //
 // Unless Behaviors has StrictHosts, the host name of a request is ignored, so requests to
 // data-<host> and requests through it as an HTTP proxy work like any other.
@@ -33,7 +33,8 @@ type Server struct {
 
 var _ http.Handler = (*Server)(nil)
 
-// New returns a server with the content of the state file, if there is one. Close completes the state file.
+// New returns a server with the content of the state file, if there is one. Close completes the
+// state file.
 func New(opts Options) (*Server, error) {
 	opts, err := opts.withDefaults()
 	if err != nil {
@@ -71,8 +72,8 @@ func (s *Server) Close() error {
 // Requests returns the number of requests so far by operation, with any result.
 func (s *Server) Requests() map[string]int { return s.metrics.requestCounts() }
 
-// SetFaults replaces the current plan and resets its random state and its counts. The empty plan ends all faults. An
-// invalid plan is an error and changes nothing.
+// SetFaults replaces the current plan and resets its random state and its counts. The empty plan
+// ends all faults. An invalid plan is an error and changes nothing.
 func (s *Server) SetFaults(plan FaultPlan) error {
 	if err := plan.validate(); err != nil {
 		return fmt.Errorf("checking the fault plan: %w", err)
@@ -85,8 +86,8 @@ func (s *Server) SetFaults(plan FaultPlan) error {
 // Faults returns the current plan and the number of hits of each rule.
 func (s *Server) Faults() (FaultPlan, []int) { return s.faults.currentPlan() }
 
-// SetShares replaces the current shares. Accounts lose access to resources that are no longer shared, also to the ones
-// that they created. An invalid list is an error and changes nothing.
+// SetShares replaces the current shares. Accounts lose access to resources that are no longer
+// shared, also to the ones that they created. An invalid list is an error and changes nothing.
 func (s *Server) SetShares(shares []Share) error {
 	shares, err := checkShares(shares, s.opts.Account)
 	if err != nil {
@@ -125,8 +126,8 @@ func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request) {
 	writeResponse(w, status, code, body)
 }
 
-// handleRequest finds the operation, the caller and the caller's region, applies the fault plan and the throttle, and
-// runs the operation. Every request passes it.
+// handleRequest finds the operation, the caller and the caller's region, applies the fault plan and
+// the throttle, and runs the operation. Every request passes it.
 func (s *Server) handleRequest(r *http.Request, name string) (any, error) {
 	if !isOperation(name) {
 		return nil, failure("UnknownOperationException", "X-Amz-Target '%s' names no operation of Cloud Map.", r.Header.Get("X-Amz-Target"))
@@ -190,7 +191,8 @@ func (s *Server) runOperation(target *region, req request) (any, error) {
 	return result, err
 }
 
-// operationName returns the operation of a request. Unknown names are "unknown", since names become metric labels.
+// operationName returns the operation of a request. Unknown names are "unknown", since names become
+// metric labels.
 func operationName(r *http.Request) string {
 	name, _ := strings.CutPrefix(r.Header.Get("X-Amz-Target"), targetPrefix)
 	if isOperation(name) {

@@ -104,7 +104,8 @@ func TestHealthzAndMetrics(t *testing.T) {
 	}
 }
 
-// TestAsItsOwnProxy: tools that always add the host prefix data- use the server as their HTTP proxy, with absolute request URLs.
+// TestAsItsOwnProxy: tools that always add the host prefix data- use the server as their HTTP
+// proxy, with absolute request URLs.
 func TestAsItsOwnProxy(t *testing.T) {
 	w := newTestServer(t, Options{})
 	svc := w.service(w.namespace("demo"), "svc")

@@ -128,8 +128,8 @@ func (h serviceHandler) listServices(in wire.ListInput) (wire.ListServicesOutput
 	return out, err
 }
 
-// serviceMatches reports whether a list of this account with these filters shows the service. Namespaces of the account
-// can be named by ID, all namespaces by ARN.
+// serviceMatches reports whether a list of this account with these filters shows the service.
+// Namespaces of the account can be named by ID, all namespaces by ARN.
 func serviceMatches(svc wire.Service, filters []wire.Filter, account string) bool {
 	prefix, _, _ := strings.Cut(svc.Arn, "service/")
 	for _, f := range filters {
@@ -170,7 +170,8 @@ func (h serviceHandler) updateService(in wire.UpdateServiceInput) (wire.Operatio
 	}))
 }
 
-// checkChange validates an update in a DNS namespace: TTLs and the health check can change, the record types cannot.
+// checkChange validates an update in a DNS namespace: TTLs and the health check can change, the
+// record types cannot.
 func (svc *service) checkChange(ns *namespace, c *wire.ServiceChange) error {
 	if c.Description != nil {
 		if err := descriptionText.check(*c.Description); err != nil {

@@ -2,7 +2,8 @@ package cloudmaplocal
 
 import "github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/wire"
 
-// namespaceShape returns a namespace as ListNamespaces shows it. GetNamespace adds the CreatorRequestId.
+// namespaceShape returns a namespace as ListNamespaces shows it. GetNamespace adds the
+// CreatorRequestId.
 func (s *store) namespaceShape(ns *namespace) wire.Namespace {
 	count := ns.services
 	shape := wire.Namespace{

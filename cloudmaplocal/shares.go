@@ -9,10 +9,10 @@ import (
 
 // Share lets other accounts use a namespace, as AWS RAM does.
 //
-// They can read all of it, create services, and register and deregister instances; they can change and delete the
-// services that they created. They name the namespace and its services by ARN; requests without an ARN
-// (DiscoverInstances, DiscoverInstancesRevision, GetOperation) name the owner in OwnerAccount. Otherwise nothing is
-// found. Only the owner can share.
+// They can read all of it, create services, and register and deregister instances; they can change
+// and delete the services that they created. They name the namespace and its services by ARN;
+// requests without an ARN (DiscoverInstances, DiscoverInstancesRevision, GetOperation) name the
+// owner in OwnerAccount. Otherwise nothing is found. Only the owner can share.
 type Share struct {
 	// Owner is the account of the namespace. Default Options.Account.
 	Owner string `json:"owner,omitempty"`
@@ -22,8 +22,8 @@ type Share struct {
 	Namespace string `json:"namespace"`
 	// With are the accounts that may use it. Required.
 	With []string `json:"with"`
-	// OwnServicesOnly restricts registrations to services that the account created. AWS does not publish whether its managed
-	// permission does that.
+	// OwnServicesOnly restricts registrations to services that the account created. AWS does not
+	// publish whether its managed permission does that.
 	OwnServicesOnly bool `json:"ownServicesOnly,omitempty"`
 }
 
@@ -48,7 +48,8 @@ func (s Share) validate() error {
 	return nil
 }
 
-// checkShares returns the shares with default owners, or an error for the first invalid share, counting from 1.
+// checkShares returns the shares with default owners, or an error for the first invalid share,
+// counting from 1.
 func checkShares(shares []Share, account string) ([]Share, error) {
 	shares = slices.Clone(shares)
 	for i := range shares {

@@ -10,7 +10,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
 )
 
-// sharing is a server on which the owner shares the namespace demo and its service svc with the consumer. The outsider has no share.
+// sharing is a server on which the owner shares the namespace demo and its service svc with the
+// consumer. The outsider has no share.
 type sharing struct {
 	owner, consumer, outsider *testServer
 	ns, nsARN, svc, svcARN    string
@@ -35,7 +36,8 @@ func newSharing(t *testing.T, share Share) sharing {
 	return s
 }
 
-// TestSharedNamespace checks that a consumer can use everything by ARN and OwnerAccount, and nothing without them.
+// TestSharedNamespace checks that a consumer can use everything by ARN and OwnerAccount, and
+// nothing without them.
 func TestSharedNamespace(t *testing.T) {
 	s := newSharing(t, Share{})
 	ctx := t.Context()

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// store has the resources of a region: its namespaces, and its services with their instances, attributes and tags. A method
-// that changes them returns the change for the replica.
+// store has the resources of a region: its namespaces, and its services with their instances,
+// attributes and tags. A method that changes them returns the change for the replica.
 //
-// Maps of strings (attributes, tags) are immutable once they are stored: answers may refer to them after the lock is
-// released.
+// Maps of strings (attributes, tags) are immutable once they are stored: answers may refer to them
+// after the lock is released.
 type store struct {
 	key        regionKey
 	behaviors  Behaviors
@@ -47,7 +47,8 @@ func (s *store) partition() string {
 	return "aws"
 }
 
-// resourceID returns the ID of a reference, an ID or an ARN. ARNs of another account, Region or kind have none here.
+// resourceID returns the ID of a reference, an ID or an ARN. ARNs of another account, Region or
+// kind have none here.
 func (s *store) resourceID(kind, ref string) string {
 	if strings.HasPrefix(ref, "arn:") {
 		id, _ := strings.CutPrefix(ref, s.arn(kind, ""))
@@ -56,7 +57,8 @@ func (s *store) resourceID(kind, ref string) string {
 	return ref
 }
 
-// creatorAccount returns the account that created a resource. It is stored only if it is not the owner's.
+// creatorAccount returns the account that created a resource. It is stored only if it is not the
+// owner's.
 func (s *store) creatorAccount(account string) string {
 	if account == "" {
 		return s.key.account
@@ -67,7 +69,8 @@ func (s *store) creatorAccount(account string) string {
 // namespaceOf returns the namespace of a service.
 func (s *store) namespaceOf(svc *service) *namespace { return s.namespaces[svc.NamespaceID] }
 
-// findServiceByName finds a service by name. Names are case-insensitive in DNS and case-sensitive in the API.
+// findServiceByName finds a service by name. Names are case-insensitive in DNS and case-sensitive
+// in the API.
 func (s *store) findServiceByName(ns *namespace, name string) *service {
 	for _, svc := range s.services {
 		if svc.NamespaceID != ns.ID {
@@ -139,7 +142,8 @@ func (s *store) removeService(svc *service, now time.Time) change {
 	return change{kind: serviceDeleted, service: svc}
 }
 
-// reserveInstance counts a registration of a new instance, so that registrations in flight cannot exceed the quotas.
+// reserveInstance counts a registration of a new instance, so that registrations in flight cannot
+// exceed the quotas.
 func (s *store) reserveInstance(svc *service) {
 	svc.reservedInstances++
 	s.namespaceOf(svc).reservedInstances++

@@ -18,7 +18,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/iampolicy"
 )
 
-// The part of AWS STS that the credential providers of the SDKs need, in its query protocol: form input, XML output.
+// The part of AWS STS that the credential providers of the SDKs need, in its query protocol: form
+// input, XML output.
 const (
 	stsService   = "sts"
 	stsNamespace = "https://sts.amazonaws.com/doc/2011-06-15/"

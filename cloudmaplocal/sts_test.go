@@ -22,7 +22,8 @@ const (
 	roleRegistry = "arn:aws:iam::222222222222:role/registry"
 )
 
-// twoAccounts returns options with a key of each account and a role that the first account may assume.
+// twoAccounts returns options with a key of each account and a role that the first account may
+// assume.
 func twoAccounts(role Role) Options {
 	role.ARN = roleRegistry
 	return Options{
@@ -104,7 +105,8 @@ func TestAssumeRole(t *testing.T) {
 	}
 }
 
-// TestSessions checks credentials of a role: their identity, role chaining, expiry, and that all three parts are needed.
+// TestSessions checks credentials of a role: their identity, role chaining, expiry, and that all
+// three parts are needed.
 func TestSessions(t *testing.T) {
 	clock := NewClock(time.Now())
 	opts := twoAccounts(Role{Trust: []string{ownAccount}})
@@ -234,8 +236,8 @@ func TestAssumeRoleWithWebIdentity(t *testing.T) {
 	}
 }
 
-// TestOpenServerWithRoles has no access keys: all requests are accepted, and roles that trust the account can be
-// assumed.
+// TestOpenServerWithRoles has no access keys: all requests are accepted, and roles that trust the
+// account can be assumed.
 func TestOpenServerWithRoles(t *testing.T) {
 	w := newTestServer(t, Options{Now: time.Now, Roles: []Role{{ARN: roleRegistry, Trust: []string{DefaultAccount}}}})
 	got, err := account(t, w.asAssumedRole(assumeRole(w.sts(staticCredentials{"any", "any"}))), "demo")

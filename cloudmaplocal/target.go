@@ -19,7 +19,8 @@ type requestIDs struct {
 	ServiceName   string
 }
 
-// requestTarget has the existing resources of a request, from the region itself and not from the replica.
+// requestTarget has the existing resources of a request, from the region itself and not from the
+// replica.
 type requestTarget struct {
 	namespace *namespace
 	service   *service
@@ -27,7 +28,8 @@ type requestTarget struct {
 	targetNames
 }
 
-// hasRecords reports whether the service has DNS records, or the namespace of a request without a service may have some.
+// hasRecords reports whether the service has DNS records, or the namespace of a request without a
+// service may have some.
 func (t requestTarget) hasRecords() bool {
 	if t.service != nil {
 		return t.service.DNS != nil
@@ -93,7 +95,8 @@ func (t requestTarget) arn(s *store) string {
 	return "*"
 }
 
-// requestOwner returns the account that a request names as the owner of its resource; "" if it names none.
+// requestOwner returns the account that a request names as the owner of its resource; "" if it
+// names none.
 func requestOwner(body []byte, region string) string {
 	ref, err := decode[requestIDs](body)
 	if err != nil {

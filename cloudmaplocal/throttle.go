@@ -15,10 +15,11 @@ type Limit struct {
 
 // defaultLimits are the quotas per account and Region.
 //
-// Only the first two are published [Cloud Map Developer Guide, request throttling]; no burst is given for the revision, so
-// one second's worth is assumed. The others are the rates that AWS's own controller keeps itself to
-// (aws-cloud-map-mcs-controller-for-k8s, ratelimiter.go) and the 50/s that external-dns users met on ListInstances and
-// GetService (#2505, #2507). Other operations get the limit of the most similar known operation.
+// Only the first two are published [Cloud Map Developer Guide, request throttling]; no burst is
+// given for the revision, so one second's worth is assumed. The others are the rates that AWS's own
+// controller keeps itself to (aws-cloud-map-mcs-controller-for-k8s, ratelimiter.go) and the 50/s
+// that external-dns users met on ListInstances and GetService (#2505, #2507). Other operations get
+// the limit of the most similar known operation.
 var defaultLimits = map[string]Limit{
 	"DiscoverInstances":         {1000, 2000},
 	"DiscoverInstancesRevision": {3000, 3000},
@@ -79,8 +80,8 @@ func newThrottle(limits map[string]Limit) throttle {
 	return t
 }
 
-// admit takes a token, or returns the error of AWS if there is none; the data plane and the control plane have different
-// errors.
+// admit takes a token, or returns the error of AWS if there is none; the data plane and the control
+// plane have different errors.
 func (t throttle) admit(operation string, now time.Time) error {
 	bucket := t[operation]
 	if bucket == nil || bucket.AllowN(now, 1) {

@@ -12,8 +12,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/wire"
 )
 
-// Limits of the API. Source, unless another is given: the service's Smithy model, servicediscovery-2017-03-14, as the AWS
-// SDKs carry it.
+// Limits of the API. Source, unless another is given: the service's Smithy model,
+// servicediscovery-2017-03-14, as the AWS SDKs carry it.
 const (
 	maxReferenceLen   = 255 // ResourceId is 64; an ARN is accepted in its place since 2025-08
 	maxRequestIDLen   = 64
@@ -61,11 +61,13 @@ var (
 	attributeValue  = textConstraint{"Attributes value", 0, 1024, regexp.MustCompile(`^([a-zA-Z0-9!-~][ \ta-zA-Z0-9!-~]*)?[a-zA-Z0-9!-~]?$`)}
 	httpNameText    = textConstraint{"Name", 1, 1024, regexp.MustCompile(`^[!-~]+$`)}
 	privateNameText = textConstraint{"Name", 1, 253, regexp.MustCompile(`^[!-~]+$`)}
-	// The ID of an instance of a service with SRV records is the first label of their target [DnsRecord].
+	// The ID of an instance of a service with SRV records is the first label of their target
+	// [DnsRecord].
 	srvInstanceIDText = textConstraint{"InstanceId", 1, 63, regexp.MustCompile(`^[0-9a-zA-Z_-]+$`)}
 	publicNameText    = textConstraint{"Name", 1, 253, regexp.MustCompile(
 		`^([a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?\.)+[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$`)}
-	// A label is a single letter or digit, or 2 to 63 characters that may also begin and end with an underscore.
+	// A label is a single letter or digit, or 2 to 63 characters that may also begin and end with
+	// an underscore.
 	serviceNameText = textConstraint{"Name", 1, maxServiceNameLen, regexp.MustCompile(
 		`^(([a-zA-Z0-9_][a-zA-Z0-9_-]{0,61}[a-zA-Z0-9_]|[a-zA-Z0-9])(\.([a-zA-Z0-9_][a-zA-Z0-9_-]{0,61}[a-zA-Z0-9_]|[a-zA-Z0-9]))*|\.)$`)}
 	namespaceNameText = textConstraint{"NamespaceName", 1, 1024, regexp.MustCompile(`^[!-~]+$`)}
@@ -123,7 +125,8 @@ func checkTTL(member string, ttl *int64) error {
 	return nil
 }
 
-// checkNamespaceName validates the name for the kind of namespace. A name like an ARN would be ambiguous in references.
+// checkNamespaceName validates the name for the kind of namespace. A name like an ARN would be
+// ambiguous in references.
 func checkNamespaceName(kind, name string) error {
 	constraint := map[string]textConstraint{kindHTTP: httpNameText, kindPrivate: privateNameText, kindPublic: publicNameText}[kind]
 	if strings.HasPrefix(name, "arn:") {
@@ -193,7 +196,8 @@ func checkExclusiveAttributes(attributes map[string]string) error {
 	return nil
 }
 
-// checkAttributesFor validates that an instance has the attributes that the service's records and health checks need.
+// checkAttributesFor validates that an instance has the attributes that the service's records and
+// health checks need.
 func checkAttributesFor(svc *service, namespaceKind string, attributes map[string]string) error {
 	has := func(key string) bool { return attributes[key] != "" }
 	if has(attrInitialHealth) && svc.CustomHealth == nil {
@@ -239,7 +243,8 @@ func checkAlias(svc *service) error {
 	return nil
 }
 
-// recordNeeds has the attributes that a type of record needs; one attribute of each list suffices [RegisterInstance].
+// recordNeeds has the attributes that a type of record needs; one attribute of each list suffices
+// [RegisterInstance].
 var recordNeeds = map[string][][]string{
 	"A":     {{attrIPv4}},
 	"AAAA":  {{attrIPv6}},
@@ -326,7 +331,8 @@ func checkTags(tags []wire.Tag) error {
 // allowedFilters has the conditions that a filter may have, by its name.
 type allowedFilters map[string][]string
 
-// check validates a list of filters. A filter without condition means EQ; only IN and BETWEEN take several values.
+// check validates a list of filters. A filter without condition means EQ; only IN and BETWEEN take
+// several values.
 func (a allowedFilters) check(filters []wire.Filter) error {
 	for _, f := range filters {
 		condition := cmp.Or(f.Condition, "EQ")

@@ -38,7 +38,8 @@ func TestText(t *testing.T) {
 		{"value of 1025", attributeValue, long(1025), false},
 		{"value with inner space and tab", attributeValue, "a b\tc", true},
 		{"value with leading space", attributeValue, " a", false},
-		{"value with trailing space", attributeValue, "a ", true}, // the last group of the pattern is optional
+		// the last group of the pattern is optional
+		{"value with trailing space", attributeValue, "a ", true},
 		{"value beyond ASCII", attributeValue, "ü", false},
 		{"value with newline", attributeValue, "a\nb", false},
 
@@ -300,7 +301,8 @@ func TestEveryOperationHasALimit(t *testing.T) {
 	}
 }
 
-// An instance with the ID of an EC2 instance gets an address, the same one whenever it is registered.
+// An instance with the ID of an EC2 instance gets an address, the same one whenever it is
+// registered.
 func TestEC2InstanceAddress(t *testing.T) {
 	w := newTestServer(t, Options{})
 	svc := w.service(w.namespace("demo"), "web")

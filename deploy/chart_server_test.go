@@ -27,8 +27,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 )
 
-// These tests run Helm on a real API server, with cluster-wide objects that other tools own or changed. No kubelet runs, so the
-// Deployment never becomes ready; test/e2e has the rest.
+// These tests run Helm on a real API server, with cluster-wide objects that other tools own or
+// changed. No kubelet runs, so the Deployment never becomes ready; test/e2e has the rest.
 
 const (
 	exportsCRD    = "serviceexports.multicluster.x-k8s.io"
@@ -260,7 +260,8 @@ func (s *server) kubectl(t *testing.T, args ...string) {
 	}
 }
 
-// TestSigningKeyIsKept installs and upgrades with all tools after the controller has written its key into the Secret.
+// TestSigningKeyIsKept installs and upgrades with all tools after the controller has written its
+// key into the Secret.
 func TestSigningKeyIsKept(t *testing.T) {
 	if _, err := helm(t, "version"); err != nil {
 		t.Fatal(err)
@@ -387,7 +388,8 @@ func shippedRelease(t *testing.T) string {
 	return objects(t, kustomize(t, "crds"))["CustomResourceDefinition/"+exportsCRD].GetLabels()[releaseLabel]
 }
 
-// TestChartMakesClusterProperties upgrades with clusterProperties.create, the second step of such an installation.
+// TestChartMakesClusterProperties upgrades with clusterProperties.create, the second step of such
+// an installation.
 func TestChartMakesClusterProperties(t *testing.T) {
 	if _, err := helm(t, "version"); err != nil {
 		t.Fatal(err)

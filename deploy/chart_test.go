@@ -34,7 +34,8 @@ const (
 	system   = "cloud-map-mcs-system"
 )
 
-// tool returns the path of a program that make builds. Without it the test is skipped, or fails if the variable, such as REQUIRE_HELM, is set.
+// tool returns the path of a program that make builds. Without it the test is skipped, or fails if
+// the variable, such as REQUIRE_HELM, is set.
 func tool(t *testing.T, name string) string {
 	t.Helper()
 	path, err := filepath.Abs("../bin/" + name)
@@ -169,7 +170,8 @@ func valuesFiles(t *testing.T) map[string]string {
 	return out
 }
 
-// TestChart_MatchesGoldenFiles compares the rendered chart of each values file with its golden file, except CRDs and guard (TestChart_DefaultsEqualBase).
+// TestChart_MatchesGoldenFiles compares the rendered chart of each values file with its golden
+// file, except CRDs and guard (TestChart_DefaultsEqualBase).
 func TestChart_MatchesGoldenFiles(t *testing.T) {
 	for name, values := range valuesFiles(t) {
 		t.Run(name, func(t *testing.T) {
@@ -183,7 +185,8 @@ func TestChart_MatchesGoldenFiles(t *testing.T) {
 	}
 }
 
-// checkStrictly reports unknown fields. It skips objects of the Prometheus operator and of this project.
+// checkStrictly reports unknown fields. It skips objects of the Prometheus operator and of this
+// project.
 func checkStrictly(t *testing.T, manifest string) {
 	t.Helper()
 	strict := serializer.NewCodecFactory(clientgoscheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
@@ -213,14 +216,15 @@ func managerArgs(t *testing.T, manifest string) []string {
 	return args
 }
 
-// onlyByExtraArgs are the flags without a Helm value: the chart's ports and RBAC depend on them, or they are for a controller
-// outside a pod.
+// onlyByExtraArgs are the flags without a Helm value: the chart's ports and RBAC depend on them, or
+// they are for a controller outside a pod.
 var onlyByExtraArgs = []string{
 	"health-probe-bind-address", "kube-context", "kubeconfig", "leader-elect", "leader-election-namespace", "metrics-bind-address",
 	"status-bind-address", "version",
 }
 
-// TestChart_PassesEveryFlag checks that each flag has a value, except onlyByExtraArgs, and that each value sets the flag that its comment names.
+// TestChart_PassesEveryFlag checks that each flag has a value, except onlyByExtraArgs, and that
+// each value sets the flag that its comment names.
 func TestChart_PassesEveryFlag(t *testing.T) {
 	options := config.Default()
 	flags := options.Flags()

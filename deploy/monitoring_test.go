@@ -49,7 +49,8 @@ func TestDashboardQueries(t *testing.T) {
 	promtool(t, "check", "rules", "--lint=none", path)
 }
 
-// TestMonitoringMetrics checks that alerts and panels use only existing metrics and labels, and together all metrics of the controller.
+// TestMonitoringMetrics checks that alerts and panels use only existing metrics and labels, and
+// together all metrics of the controller.
 func TestMonitoringMetrics(t *testing.T) {
 	known, err := monitoring.Documented("..")
 	if err != nil {

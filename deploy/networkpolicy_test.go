@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// TestNetworkPolicy evaluates the chart's policy as Kubernetes defines it, for addresses outside the cluster and for the cluster's own
-// pods, to which some plugins do not apply CIDRs (local).
+// TestNetworkPolicy evaluates the chart's policy as Kubernetes defines it, for addresses outside
+// the cluster and for the cluster's own pods, to which some plugins do not apply CIDRs (local).
 func TestNetworkPolicy(t *testing.T) {
 	const (
 		enabled = "networkPolicy.egressTo={192.0.2.0/24}"
@@ -75,7 +75,8 @@ func TestNetworkPolicy(t *testing.T) {
 	}
 }
 
-// allows reports whether a rule allows a connection: to a peer by its address, or by selector to any pod of this cluster.
+// allows reports whether a rule allows a connection: to a peer by its address, or by selector to
+// any pod of this cluster.
 func allows(peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort, outside string, port int32, protocol corev1.Protocol) bool {
 	if protocol == "" {
 		protocol = corev1.ProtocolTCP

@@ -23,7 +23,8 @@ func readValues(t *testing.T) []chartvalues.Value {
 	return values
 }
 
-// TestValuesSchema checks that the schema has exactly the values of values.yaml, and rejects others.
+// TestValuesSchema checks that the schema has exactly the values of values.yaml, and rejects
+// others.
 func TestValuesSchema(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(chartDir, "values.schema.json"))
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// program is what the tests build instead of the random fault tests: it fails for the seed BAD, and counts its steps, and one clone for each clusterset.
+// program is what the tests build instead of the random fault tests: it fails for the seed BAD, and
+// counts its steps, and one clone for each clusterset.
 const program = `#!/usr/bin/env bash
 [ "$FAULTS_SEED" != "${BAD:-}" ] || exit 1
 for ((world = FAULTS_SEED; world < FAULTS_SEED + FAULTS_RUNS; world++)); do
@@ -18,7 +19,8 @@ for ((world = FAULTS_SEED; world < FAULTS_SEED + FAULTS_RUNS; world++)); do
 done
 `
 
-// TestSoak: an interrupted soak goes on at the seed that its last line names, without the steps that are done, and its counts are those of all its runs.
+// TestSoak: an interrupted soak goes on at the seed that its last line names, without the steps
+// that are done, and its counts are those of all its runs.
 func TestSoak(t *testing.T) {
 	script, err := os.ReadFile("soak")
 	if err != nil {
@@ -37,7 +39,8 @@ func TestSoak(t *testing.T) {
 	}
 	write(filepath.Join(repository, "hack/soak"), string(script))
 	write(filepath.Join(bin, "program"), program)
-	write(filepath.Join(bin, "go"), "#!/usr/bin/env bash\ncp "+bin+"/program \"$4\"\n") // go test -c -o FILE PACKAGE
+	// go test -c -o FILE PACKAGE
+	write(filepath.Join(bin, "go"), "#!/usr/bin/env bash\ncp "+bin+"/program \"$4\"\n")
 	soak := func(settings ...string) (lines []string, err error) {
 		cmd := exec.CommandContext(t.Context(), filepath.Join(repository, "hack/soak"))
 		cmd.Env = slices.Concat(os.Environ(), []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "FROM=", "SEED=", "FAULTS_RUNS=", "RUN=", "STEPS=60000"}, settings)

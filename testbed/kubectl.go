@@ -41,8 +41,8 @@ func (k kubectl) ready(ctx context.Context) error {
 	return k.run(ctx, "", "get", "--raw", "/readyz", "--request-timeout=2s")
 }
 
-// untilReady waits until the API server at address is ready. kubectl is not started before the server listens, since that
-// would take CPU time from it.
+// untilReady waits until the API server at address is ready. kubectl is not started before the
+// server listens, since that would take CPU time from it.
 func (k kubectl) untilReady(ctx context.Context, address string) error {
 	return poll(ctx, func() error {
 		conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", address)
@@ -68,7 +68,8 @@ func poll(ctx context.Context, try func() error) error {
 	}
 }
 
-// createMissing creates missing objects. It does not change existing ones, which may have been edited.
+// createMissing creates missing objects. It does not change existing ones, which may have been
+// edited.
 func (k kubectl) createMissing(ctx context.Context, manifests string) error {
 	err := k.run(ctx, manifests, "create", "-f", "-")
 	if err != nil && isOnlyExisting(err.Error()) {
@@ -88,7 +89,8 @@ func isOnlyExisting(message string) bool {
 	return causes != ""
 }
 
-// waitFor waits until the objects have the condition. They may not exist yet, which kubectl does not wait for.
+// waitFor waits until the objects have the condition. They may not exist yet, which kubectl does
+// not wait for.
 func (k kubectl) waitFor(ctx context.Context, namespace, condition string, objects ...string) error {
 	args := append([]string{"--namespace", namespace, "wait", "--timeout=" + remaining(ctx), "--for=condition=" + condition}, objects...)
 	return poll(ctx, func() error { return k.run(ctx, "", args...) })

@@ -19,14 +19,15 @@ import (
 )
 
 const (
-	// settle is the pause in the events of a cluster after which its rules are computed; a burst of events is one change.
+	// settle is the pause in the events of a cluster after which its rules are computed; a burst of
+	// events is one change.
 	settle = 50 * time.Millisecond
 	// cleanupTimeout limits the removal of the rules.
 	cleanupTimeout = 10 * time.Second
 )
 
-// EnforcePolicies enforces the NetworkPolicies of all clusters in their nodes until ctx ends, and removes the rules then. enforced is
-// called when every node has rules.
+// EnforcePolicies enforces the NetworkPolicies of all clusters in their nodes until ctx ends, and
+// removes the rules then. enforced is called when every node has rules.
 func (t *Testbed) EnforcePolicies(ctx context.Context, enforced func()) error {
 	s, err := t.loadState()
 	if err != nil {
@@ -64,7 +65,8 @@ func (t *Testbed) enforceIn(ctx context.Context, k kubectl, c cluster.Cluster, e
 				err = t.nft(ctx, n.Name, ruleset)
 			}
 			if err != nil {
-				t.logf("%s: enforcing the NetworkPolicies: %v", n.Name, err) // the next event tries again
+				// the next event tries again
+				t.logf("%s: enforcing the NetworkPolicies: %v", n.Name, err)
 				continue
 			}
 			applied[n.Name] = ruleset
@@ -102,7 +104,8 @@ type policyWatch struct {
 	policies   map[string]*networkingv1.NetworkPolicy
 }
 
-// wait waits for an event and the end of the burst that it belongs to. It returns false when ctx ends.
+// wait waits for an event and the end of the burst that it belongs to. It returns false when ctx
+// ends.
 func (w *policyWatch) wait(ctx context.Context) bool {
 	select {
 	case <-ctx.Done():
@@ -133,7 +136,8 @@ func values[T any](objects map[string]T) (out []T) {
 	return out
 }
 
-// watchKind keeps the objects of a kind in target, and begins again when a watch ends: the API server ends each within an hour.
+// watchKind keeps the objects of a kind in target, and begins again when a watch ends: the API
+// server ends each within an hour.
 func watchKind[T metav1.Object](ctx context.Context, w *policyWatch, kind string, target *map[string]T) {
 	for ctx.Err() == nil {
 		// The previous objects stay in use until the new watch has shown its first one.

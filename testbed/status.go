@@ -95,8 +95,8 @@ func (t *Testbed) Kubectl() (string, error) {
 	return filepath.Join(s.Kubernetes, "kubectl"), nil
 }
 
-// LoadImage imports OCI archives into every node of the named cluster, or of all clusters if the name is empty. Pods that
-// start afterwards use them.
+// LoadImage imports OCI archives into every node of the named cluster, or of all clusters if the
+// name is empty. Pods that start afterwards use them.
 func (t *Testbed) LoadImage(ctx context.Context, only string, archives ...string) error {
 	s, err := t.loadState()
 	if err != nil {

@@ -1,6 +1,7 @@
-// Package testbed runs real Kubernetes clusters side by side on one Linux machine, with no Docker, no virtual machine and
-// no image registry. A node is a tree of processes in its own namespaces; Pod networks are routed between nodes and
-// clusters as with VPC peering. Up brings them up, Down leaves nothing behind.
+// Package testbed runs real Kubernetes clusters side by side on one Linux machine, with no Docker,
+// no virtual machine and no image registry. A node is a tree of processes in its own namespaces;
+// Pod networks are routed between nodes and clusters as with VPC peering. Up brings them up, Down
+// leaves nothing behind.
 package testbed
 
 import (
@@ -22,7 +23,8 @@ import (
 
 // Testbed is the one testbed of this machine: its addresses are fixed, so there cannot be two.
 type Testbed struct {
-	// StateDir is where the running testbed keeps its kubeconfigs and logs; it exists while the testbed does.
+	// StateDir is where the running testbed keeps its kubeconfigs and logs; it exists while the
+	// testbed does.
 	StateDir string
 	// CacheDir is where built programs and images stay.
 	CacheDir string
@@ -70,10 +72,12 @@ func (t *Testbed) buildAll(ctx context.Context, cfg cluster.Config) (build.Resul
 	return t.builder().All(ctx, versions)
 }
 
-// Assets returns a directory with etcd, kube-apiserver and kubectl, for tests against an API server alone (KUBEBUILDER_ASSETS).
+// Assets returns a directory with etcd, kube-apiserver and kubectl, for tests against an API server
+// alone (KUBEBUILDER_ASSETS).
 func (t *Testbed) Assets(ctx context.Context) (string, error) { return t.builder().Kubernetes(ctx) }
 
-// Down removes the testbed from the machine, whatever state it is in, and checks that nothing is left.
+// Down removes the testbed from the machine, whatever state it is in, and checks that nothing is
+// left.
 func (t *Testbed) Down() error {
 	unlock, err := t.lock()
 	if err != nil {
@@ -103,7 +107,8 @@ func (t *Testbed) clean() error {
 	return nil
 }
 
-// lock keeps two commands from changing the testbed at once. It needs root, as everything that changes the testbed.
+// lock keeps two commands from changing the testbed at once. It needs root, as everything that
+// changes the testbed.
 func (t *Testbed) lock() (unlock func(), err error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("the testbed makes network namespaces and cgroups: run it as root (sudo)")

@@ -26,7 +26,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/testbed/host"
 )
 
-// These tests bring real clusters up. They need root, the only testbed of the machine, and a minute or two:
+// These tests bring real clusters up. They need root, the only testbed of the machine, and a minute
+// or two:
 //
 //	TESTBED_E2E=1 go test -C testbed -v .
 func newTestbed(t *testing.T) *bed {
@@ -56,8 +57,8 @@ func newTestbed(t *testing.T) *bed {
 
 type bed struct{ *testbed.Testbed }
 
-// removeCrashed removes the resources of a testbed that has no process any more, as after a stop of the machine or of a test run. It returns an error for a
-// testbed with processes, which is in use.
+// removeCrashed removes the resources of a testbed that has no process any more, as after a stop of
+// the machine or of a test run. It returns an error for a testbed with processes, which is in use.
 func (b *bed) removeCrashed() error {
 	left, err := host.Leftovers(b.StateDir)
 	if err != nil || len(left) == 0 {
@@ -129,7 +130,8 @@ func pinnedTo(node string) string { return `--overrides={"spec":{"nodeName":"` +
 func (b *bed) curl(t *testing.T, clusterName, pod, host string) string {
 	t.Helper()
 	return b.kubectl(t, clusterName, "exec", pod, "--", "curl", "--silent", "--show-error", "--max-time", "5",
-		"--retry", "10", "--retry-delay", "1", "--retry-connrefused", // kube-proxy needs a moment after a change
+		// kube-proxy needs a moment after a change
+		"--retry", "10", "--retry-delay", "1", "--retry-connrefused",
 		"http://"+host)
 }
 
@@ -271,7 +273,8 @@ func (b *bed) checkKubeletRestarts(t *testing.T, node testbed.NodeStatus) {
 // kubelets lists the kubelet processes of a node: children of its first process.
 func kubelets(t *testing.T, node testbed.NodeStatus) []int {
 	t.Helper()
-	lists, err := filepath.Glob(filepath.Join("/proc", strconv.Itoa(node.PID), "task/*/children")) // each thread has its own
+	// each thread has its own
+	lists, err := filepath.Glob(filepath.Join("/proc", strconv.Itoa(node.PID), "task/*/children"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -328,7 +331,8 @@ func TestTwoClustersOfTwoNodesDualStack(t *testing.T) {
 			targets = append(slices.Clone(ips), serviceIPs...)
 		}
 		for _, ip := range targets {
-			// The Pod sees itself asked at its own address: there is no address translation but the Service's.
+			// The Pod sees itself asked at its own address: there is no address translation but the
+			// Service's.
 			if got := b.curl(t, c.cluster, "on-"+c.node, net.JoinHostPort(ip, "80")); !strings.Contains(got, "Server name: hello\n") {
 				t.Errorf("%s from %s answers %q", ip, c.node, got)
 			}
@@ -384,7 +388,8 @@ func inventory(t *testing.T) machine {
 		}
 		m.Cgroups = append(m.Cgroups, path)
 		if strings.Count(path, "/") == strings.Count("/sys/fs/cgroup/memory/x", "/") {
-			return fs.SkipDir // deeper cgroups belong to other programs, or host.Leftovers checks them
+			// deeper cgroups belong to other programs, or host.Leftovers checks them
+			return fs.SkipDir
 		}
 		return nil
 	})
@@ -417,7 +422,8 @@ func inventory(t *testing.T) machine {
 	return m
 }
 
-// processInventory lists the network namespaces of all processes, and the processes in PID namespaces but this one.
+// processInventory lists the network namespaces of all processes, and the processes in PID
+// namespaces but this one.
 func processInventory(t *testing.T) (namespaces, processes []string) {
 	t.Helper()
 	dirs, err := filepath.Glob("/proc/[0-9]*")

@@ -14,9 +14,10 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/testbed/host"
 )
 
-// Up brings the clusters up and returns when their nodes and their CoreDNS are Ready; the clusters keep running without
-// this process. Missing programs are built first. Calling it again with the same configuration changes nothing; leftovers of a
-// crashed testbed are removed; a running one of another configuration is an error.
+// Up brings the clusters up and returns when their nodes and their CoreDNS are Ready; the clusters
+// keep running without this process. Missing programs are built first. Calling it again with the
+// same configuration changes nothing; leftovers of a crashed testbed are removed; a running one of
+// another configuration is an error.
 func (t *Testbed) Up(ctx context.Context, cfg cluster.Config) error {
 	if err := cfg.Validate(); err != nil {
 		return err
@@ -47,7 +48,8 @@ func (t *Testbed) Up(ctx context.Context, cfg cluster.Config) error {
 	return nil
 }
 
-// alreadyUp reports whether a testbed of this configuration runs; leftovers of a crashed one are removed.
+// alreadyUp reports whether a testbed of this configuration runs; leftovers of a crashed one are
+// removed.
 func (t *Testbed) alreadyUp(cfg cluster.Config) (bool, error) {
 	if err := t.refuseSecond(); err != nil {
 		return false, err

@@ -1,5 +1,6 @@
-// Package iampolicy evaluates IAM policy documents of identities: whether they allow an action on a resource under a request's
-// condition keys. It implements the policy language as this project reads the IAM documentation; it is not AWS's code.
+// Package iampolicy evaluates IAM policy documents of identities: whether they allow an action on a
+// resource under a request's condition keys. It implements the policy language as this project
+// reads the IAM documentation; it is not AWS's code.
 package iampolicy
 
 import (
@@ -11,11 +12,12 @@ import (
 	"strings"
 )
 
-// Policy is an IAM policy document that is attached to an identity, in IAM's JSON: Version, Statement with Sid, Effect,
-// Action or NotAction, Resource or NotResource, and Condition.
+// Policy is an IAM policy document that is attached to an identity, in IAM's JSON: Version,
+// Statement with Sid, Effect, Action or NotAction, Resource or NotResource, and Condition.
 //
-// The evaluator rejects documents with features that it does not implement, instead of evaluating them wrongly: policy
-// variables, and condition operators other than those for strings, ARNs, booleans and Null.
+// The evaluator rejects documents with features that it does not implement, instead of evaluating
+// them wrongly: policy variables, and condition operators other than those for strings, ARNs,
+// booleans and Null.
 type Policy struct {
 	statements []statement
 }
@@ -114,8 +116,8 @@ func parseOperator(text string) (operator, error) {
 	return op, nil
 }
 
-// accepts reports whether the condition holds for the values of a key in the request; values is empty if the request has
-// no such key.
+// accepts reports whether the condition holds for the values of a key in the request; values is
+// empty if the request has no such key.
 func (c condition) accepts(have []string) bool {
 	op := c.operator
 	matches := func(value string) bool {
@@ -259,7 +261,8 @@ func parseConditions(shapes map[string]map[string]texts) (all []condition, err e
 // ConditionContext has the condition keys of a request: values by key, the keys in lower case.
 type ConditionContext map[string][]string
 
-// Set sets the values of a key. Tag keys are part of condition keys, which are compared without regard to case.
+// Set sets the values of a key. Tag keys are part of condition keys, which are compared without
+// regard to case.
 func (c ConditionContext) Set(key string, values ...string) { c[strings.ToLower(key)] = values }
 
 // Verdict is the result of an evaluation.

@@ -1,5 +1,5 @@
-// Package wire has the JSON shapes of the Cloud Map API (AWS JSON 1.1). Fields have the names of the API's members, so that few need
-// a tag. Answers omit absent members, as AWS does.
+// Package wire has the JSON shapes of the Cloud Map API (AWS JSON 1.1). Fields have the names of
+// the API's members, so that few need a tag. Answers omit absent members, as AWS does.
 package wire
 
 import (

@@ -19,7 +19,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 )
 
-// drainTime is the time that requests in progress may take after SIGTERM: the longest needs milliseconds.
+// drainTime is the time that requests in progress may take after SIGTERM: the longest needs
+// milliseconds.
 const drainTime = 5 * time.Second
 
 // flags is the command line as it was typed.

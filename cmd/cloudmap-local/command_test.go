@@ -138,7 +138,8 @@ func TestListen_AddressInUse(t *testing.T) {
 	}
 }
 
-// TestServe_RestartKeepsState runs the command with a state file, stops it, and checks that the next process has the state.
+// TestServe_RestartKeepsState runs the command with a state file, stops it, and checks that the
+// next process has the state.
 func TestServe_RestartKeepsState(t *testing.T) {
 	state := t.TempDir() + "/state.json"
 	first := start(t, "--state", state)

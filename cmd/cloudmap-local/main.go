@@ -1,4 +1,5 @@
-// Command cloudmap-local is a local server that speaks the AWS Cloud Map API. See docs/cloudmap-local.md.
+// Command cloudmap-local is a local server that speaks the AWS Cloud Map API. See
+// docs/cloudmap-local.md.
 package main
 
 import (

@@ -6,8 +6,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 )
 
-// budgets limit the exports of the other clusters. Each session has a ledger for all of its registries: during a change of the identity two sessions hold
-// the exports.
+// budgets limit the exports of the other clusters. Each session has a ledger for all of its
+// registries: during a change of the identity two sessions hold the exports.
 type budgets struct {
 	limits     budget.Limits
 	namespaces *registry.NamespaceFilter
@@ -25,7 +25,8 @@ func (b *budgets) open() *budget.Ledger {
 	return b.ledger
 }
 
-// current returns the ledger of the session that is being created and its selection of namespaces, none for a nil *budgets.
+// current returns the ledger of the session that is being created and its selection of namespaces,
+// none for a nil *budgets.
 func (b *budgets) current() (*budget.Ledger, *registry.NamespaceFilter) {
 	if b == nil {
 		return nil, nil

@@ -11,7 +11,8 @@ import (
 	cloudmapapi "github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
-// legacyPlan is the registry of the clusters that run the legacy controller, in the account and Region of the --aws-… flags.
+// legacyPlan is the registry of the clusters that run the legacy controller, in the account and
+// Region of the --aws-… flags.
 type legacyPlan struct {
 	client   cloudmapapi.Config
 	registry legacy.Config

@@ -1,5 +1,5 @@
-// Command controller is the Cloud Map MCS Controller. It makes Services that one cluster of a clusterset exports available in all
-// of them.
+// Command controller is the Cloud Map MCS Controller. It makes Services that one cluster of a
+// clusterset exports available in all of them.
 package main
 
 import (
@@ -13,7 +13,8 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
-	_ "golang.org/x/crypto/x509roots/fallback" // root certificates, since the image is from scratch; the system's come first
+	// root certificates, since the image is from scratch; the system's come first
+	_ "golang.org/x/crypto/x509roots/fallback"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
@@ -28,7 +29,8 @@ func main() {
 	os.Exit(start(os.Args[1:]))
 }
 
-// start runs the command and returns its exit code: 0 after a signal, 1 if the controller failed, 2 if the flags are invalid.
+// start runs the command and returns its exit code: 0 after a signal, 1 if the controller failed, 2
+// if the flags are invalid.
 func start(args []string) int {
 	if len(args) > 0 && args[0] == probeCommand {
 		return probe(args[1:], os.Stdout)
@@ -54,8 +56,8 @@ func start(args []string) int {
 	return 0
 }
 
-// setLoggers makes the libraries write to log. The standard library's HTTP server logs each failed TLS handshake, which every pod
-// can cause: debug.
+// setLoggers makes the libraries write to log. The standard library's HTTP server logs each failed
+// TLS handshake, which every pod can cause: debug.
 func setLoggers(log logr.Logger) {
 	ctrllog.SetLogger(log)
 	klog.SetLogger(log)

@@ -28,7 +28,8 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// TestSetLoggers_LimitsStandardLibrary: log lines of the standard library, such as failed TLS handshakes, are written only at level debug.
+// TestSetLoggers_LimitsStandardLibrary: log lines of the standard library, such as failed TLS
+// handshakes, are written only at level debug.
 func TestSetLoggers_LimitsStandardLibrary(t *testing.T) {
 	defer setLoggers(logr.Discard())
 	for level, want := range map[string]int{"info": 0, "debug": 1} {

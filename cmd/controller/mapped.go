@@ -11,7 +11,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/mapped"
 )
 
-// mappedPlan is the registry of the services of Cloud Map that no cluster exports, in the account and Region of the --aws-… flags.
+// mappedPlan is the registry of the services of Cloud Map that no cluster exports, in the account
+// and Region of the --aws-… flags.
 type mappedPlan struct {
 	client   cloudmapapi.Config
 	registry mapped.Config

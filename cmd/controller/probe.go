@@ -22,10 +22,12 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// probeCommand is a subcommand for pods that test an installation: the image contains neither a shell nor curl.
+// probeCommand is a subcommand for pods that test an installation: the image contains neither a
+// shell nor curl.
 const probeCommand = "probe"
 
-// probe requests a URL until one of the addresses of its host returns the expected response. The exit codes are those of start.
+// probe requests a URL until one of the addresses of its host returns the expected response. The
+// exit codes are those of start.
 func probe(args []string, out io.Writer) int {
 	flags := pflag.NewFlagSet(probeCommand, pflag.ContinueOnError)
 	flags.SetOutput(out)
@@ -86,8 +88,8 @@ func (p *prober) probeUntil(ctx context.Context, out io.Writer) error {
 	}
 }
 
-// probeAddresses requests all addresses of the target's host, such as those of a headless Service, and returns the first one with
-// the expected response.
+// probeAddresses requests all addresses of the target's host, such as those of a headless Service,
+// and returns the first one with the expected response.
 func (p *prober) probeAddresses(ctx context.Context) (netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -142,7 +144,8 @@ func (p *prober) probeAddress(ctx context.Context, address netip.Addr) error {
 	return nil
 }
 
-// transportTo returns a transport that connects to address, and verifies the certificate for the target's host.
+// transportTo returns a transport that connects to address, and verifies the certificate for the
+// target's host.
 func (p *prober) transportTo(address netip.Addr) (*http.Transport, error) {
 	port := cmp.Or(p.target.Port(), map[string]string{"http": "80", "https": "443"}[p.target.Scheme])
 	transport := &http.Transport{

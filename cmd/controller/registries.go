@@ -31,11 +31,13 @@ import (
 
 // A registryPlan is the configuration of one registry: a pure function of the command line.
 type registryPlan interface {
-	// prepare creates the client. The registry is created as soon as the cluster's identity is known.
+	// prepare creates the client. The registry is created as soon as the cluster's identity is
+	// known.
 	prepare(context.Context, dependencies) (membership.RegistryFactory, error)
 }
 
-// namedPlan is a registryPlan with the registry's name in metrics, logs and errors, and the flag that asks for it.
+// namedPlan is a registryPlan with the registry's name in metrics, logs and errors, and the flag
+// that asks for it.
 type namedPlan struct {
 	name, flag string
 	registryPlan
@@ -47,7 +49,8 @@ type dependencies struct {
 	// tracer may be nil.
 	tracer *tracing.Tracer
 	log    logr.Logger
-	// kube is for the ConfigMap in the controller's own namespace; nil or without a namespace there is none.
+	// kube is for the ConfigMap in the controller's own namespace; nil or without a namespace there
+	// is none.
 	kube      client.Client
 	namespace string
 	keys      *keys
@@ -55,12 +58,14 @@ type dependencies struct {
 	budgets *budgets
 }
 
-// resourceIDs returns the store of the cluster's heartbeat and Cloud Map resource IDs. ok is false if they are not stored.
+// resourceIDs returns the store of the cluster's heartbeat and Cloud Map resource IDs. ok is false
+// if they are not stored.
 func (d dependencies) resourceIDs(identity mcs.Identity) (store kubestore.ResourceIDs, ok bool) {
 	return kubestore.ResourceIDs{Client: d.kube, Namespace: d.namespace, Identity: identity}, d.kube != nil && d.namespace != ""
 }
 
-// joined returns when the cluster joined under identity for the first time, zero if it never did or this is not stored.
+// joined returns when the cluster joined under identity for the first time, zero if it never did or
+// this is not stored.
 func (d dependencies) joined(ctx context.Context, identity mcs.Identity) (time.Time, error) {
 	if d.kube == nil || d.namespace == "" {
 		return time.Time{}, nil
@@ -83,8 +88,9 @@ var exportPlans = map[string]func(config.Options) registryPlan{
 	},
 }
 
-// importPlans return the plan of a registry that is only imported from, by the kind in --import-from. Settings that the source does
-// not have are those of the registry that is exported to.
+// importPlans return the plan of a registry that is only imported from, by the kind in
+// --import-from. Settings that the source does not have are those of the registry that is exported
+// to.
 var importPlans = map[string]func(config.Options, config.Source) registryPlan{
 	config.RegistryCloudMap: func(options config.Options, source config.Source) registryPlan {
 		source.AWS.Region, source.AWS.Insecure = cmp.Or(source.AWS.Region, options.AWS.Region), options.AWS.Insecure
@@ -139,7 +145,8 @@ func newRegistry(ctx context.Context, options config.Options, deps dependencies)
 	}, nil
 }
 
-// newUnion prepares one registry that unites the registries of the plans. pseudoClusters has the IDs of pseudo-clusters by the names of their registries.
+// newUnion prepares one registry that unites the registries of the plans. pseudoClusters has the
+// IDs of pseudo-clusters by the names of their registries.
 func newUnion(ctx context.Context, plans []namedPlan, pseudoClusters map[string]string, deps dependencies) (membership.RegistryFactory, error) {
 	constructors := make([]membership.RegistryFactory, len(plans))
 	for i, plan := range plans {
@@ -303,7 +310,8 @@ func (p etcdPlan) prepare(ctx context.Context, deps dependencies) (membership.Re
 		return nil, err
 	}
 	if !p.registry.ReadOnly {
-		// A controller that cannot use its registry does not start, so that a rollout stops and the previous pods go on.
+		// A controller that cannot use its registry does not start, so that a rollout stops and the
+		// previous pods go on.
 		if err := client.CheckServers(ctx); err != nil {
 			return nil, errors.Join(err, client.Close())
 		}
@@ -340,8 +348,8 @@ func (p etcdPlan) prepare(ctx context.Context, deps dependencies) (membership.Re
 	}, nil
 }
 
-// newPeerNotifications returns the configuration of this process for peer notifications, nil if they are disabled or there is no
-// address to publish.
+// newPeerNotifications returns the configuration of this process for peer notifications, nil if
+// they are disabled or there is no address to publish.
 func newPeerNotifications(options config.PeerNotifications, log logr.Logger) (*peernotify.Config, error) {
 	if !options.Enabled {
 		return nil, nil

@@ -27,7 +27,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/union"
 )
 
-// TestPlanRegistries compares all that the command line configures with the plans of the registries.
+// TestPlanRegistries compares all that the command line configures with the plans of the
+// registries.
 func TestPlanRegistries(t *testing.T) {
 	const role = "arn:aws:iam::111122223333:role/mcs"
 	defaultNotifications := config.PeerNotifications{Enabled: true, Bind: ":8479"}
@@ -145,7 +146,8 @@ func TestPlanRegistries(t *testing.T) {
 // defaultInstances are the settings of the instance view without flags.
 var defaultInstances = instances.Settings{TTL: 15, Routing: "MULTIVALUE", Unready: instances.UnreadyMark}
 
-// importedCloudMap returns the plan of a registry on Cloud Map that is only imported from, with default intervals.
+// importedCloudMap returns the plan of a registry on Cloud Map that is only imported from, with
+// default intervals.
 func importedCloudMap(client cloudmapapi.Config) cloudMapPlan {
 	client.Rates = map[string]cloudmapapi.Rate{}
 	return cloudMapPlan{client: client, registry: cloudmap.Config{
@@ -154,7 +156,8 @@ func importedCloudMap(client cloudmapapi.Config) cloudMapPlan {
 	}}
 }
 
-// importedEtcd returns the plan of a registry on etcd that is only imported from, with default intervals.
+// importedEtcd returns the plan of a registry on etcd that is only imported from, with default
+// intervals.
 func importedEtcd(name, endpoint, prefix string) etcdPlan {
 	return etcdPlan{client: etcd.ClientConfig{Name: name, Endpoints: []string{endpoint}}, registry: etcd.Config{
 		Version: config.Version, Prefix: prefix, ReadOnly: true,
@@ -198,7 +201,8 @@ func TestNewRegistry(t *testing.T) {
 	}
 }
 
-// oldEtcd answers as an etcd that must not be used. An etcd of that version cannot be built from today's modules.
+// oldEtcd answers as an etcd that must not be used. An etcd of that version cannot be built from
+// today's modules.
 type oldEtcd struct {
 	etcdserverpb.UnimplementedMaintenanceServer
 }

@@ -26,7 +26,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/testprocess"
 )
 
-// startKubernetes starts an API server with the MCS API and returns a client and the name of a kubeconfig.
+// startKubernetes starts an API server with the MCS API and returns a client and the name of a
+// kubeconfig.
 func startKubernetes(t *testing.T) (kube client.Client, kubeconfig string) {
 	t.Helper()
 	apiservertest.NeedAssets(t)
@@ -72,7 +73,8 @@ func body(ctx context.Context, url string) string {
 	return string(text)
 }
 
-// TestStart_RunsController runs the command against a real API server and an emulator of Cloud Map until SIGTERM.
+// TestStart_RunsController runs the command against a real API server and an emulator of Cloud Map
+// until SIGTERM.
 func TestStart_RunsController(t *testing.T) {
 	kube, kubeconfig := startKubernetes(t)
 	startCloudMap(t)

@@ -17,10 +17,12 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// keys has the signing key of this cluster and the keys of the others, which all registries of this controller share. Both are loaded when
-// the first registry needs them: only the leader has registries.
+// keys has the signing key of this cluster and the keys of the others, which all registries of this
+// controller share. Both are loaded when the first registry needs them: only the leader has
+// registries.
 type keys struct {
-	// kube is nil or namespace is "" if the controller has no namespace of its own: then nothing is stored.
+	// kube is nil or namespace is "" if the controller has no namespace of its own: then nothing is
+	// stored.
 	kube      client.Client
 	namespace string
 	// config is that of each Keyring, without the clusterset and the store.
@@ -95,7 +97,8 @@ func (k *keys) keyring(ctx context.Context, clusterSetID string) (*trust.Keyring
 	return keyring, nil
 }
 
-// readTrustedKeys reads a file with the ID of a cluster and its public key in each line, as flat YAML or separated by spaces. "" is no file.
+// readTrustedKeys reads a file with the ID of a cluster and its public key in each line, as flat
+// YAML or separated by spaces. "" is no file.
 func readTrustedKeys(path string) (map[string]trust.Key, error) {
 	if path == "" {
 		return nil, nil

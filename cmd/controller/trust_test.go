@@ -46,7 +46,8 @@ func TestReadTrustedKeys(t *testing.T) {
 	}
 }
 
-// TestKeys_AreShared: all registries sign with one key and share one Keyring for each clusterset, with and without a namespace.
+// TestKeys_AreShared: all registries sign with one key and share one Keyring for each clusterset,
+// with and without a namespace.
 func TestKeys_AreShared(t *testing.T) {
 	for name, deps := range map[string]dependencies{
 		"in a cluster":         {kube: fake.NewClientBuilder().Build(), namespace: "system", log: logr.Discard()},

@@ -158,8 +158,9 @@ func startCloudMap(t *testing.T) {
 	}
 }
 
-// TestNewRegistry_PassesDependencies runs registries on Cloud Map: each has metrics and logs under its own name, and the one that is
-// exported to keeps its resource IDs in the ConfigMap of the controller's namespace.
+// TestNewRegistry_PassesDependencies runs registries on Cloud Map: each has metrics and logs under
+// its own name, and the one that is exported to keeps its resource IDs in the ConfigMap of the
+// controller's namespace.
 func TestNewRegistry_PassesDependencies(t *testing.T) {
 	startCloudMap(t)
 	p := newProcess(t)
@@ -195,7 +196,8 @@ func TestNewRegistry_PassesDependencies(t *testing.T) {
 	})
 }
 
-// TestNewRegistry_PassesDependenciesToEtcd runs a registry on a server that answers all of its requests with an error.
+// TestNewRegistry_PassesDependenciesToEtcd runs a registry on a server that answers all of its
+// requests with an error.
 func TestNewRegistry_PassesDependenciesToEtcd(t *testing.T) {
 	server := httptest.NewUnstartedServer(http.NotFoundHandler())
 	server.Config.Protocols = &http.Protocols{}

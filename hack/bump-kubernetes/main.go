@@ -28,17 +28,19 @@ const (
 	libraries group = "libraries"
 	// testbed is the Kubernetes of the testbed, which tests and recorded sessions run on.
 	testbed group = "testbed"
-	// older are the versions that the testbed has besides, for docs/versions.md: they are only printed.
+	// older are the versions that the testbed has besides, for docs/versions.md: they are only
+	// printed.
 	older group = "older"
 	// tools get their version from their programs, by `go mod tidy`: they are only printed.
 	tools group = "tools"
 )
 
-// module matches the modules of a Kubernetes release: v0.37.1 and v1.37.1 are the same release, 37.1. Other modules below k8s.io have
-// numbers of their own, all below v0.30.
+// module matches the modules of a Kubernetes release: v0.37.1 and v1.37.1 are the same release,
+// 37.1. Other modules below k8s.io have numbers of their own, all below v0.30.
 const module = `k8s\.io/[\w-]+ v[01]\.((?:[3-9]\d)\.\d+)`
 
-// pin is a file, or a pattern of files, that names versions. The expression has one group: minor and patch version, as in 37.1.
+// pin is a file, or a pattern of files, that names versions. The expression has one group: minor
+// and patch version, as in 37.1.
 type pin struct {
 	files   string
 	version *regexp.Regexp
@@ -129,7 +131,8 @@ func printVersions(out io.Writer, all []named) error {
 	return w.Flush()
 }
 
-// checkVersions returns an error that names each file that disagrees with the first one of its group.
+// checkVersions returns an error that names each file that disagrees with the first one of its
+// group.
 func checkVersions(all []named) error {
 	first := map[group]named{}
 	var errs []error
@@ -151,7 +154,8 @@ func checkVersions(all []named) error {
 
 var release = regexp.MustCompile(`^v?1\.(\d+\.\d+)$`)
 
-// bump changes the versions of libraries and testbed. Text is replaced; go.mod files are tidied, which downloads the modules.
+// bump changes the versions of libraries and testbed. Text is replaced; go.mod files are tidied,
+// which downloads the modules.
 func bump(root, version string, out io.Writer) error {
 	m := release.FindStringSubmatch(version)
 	if m == nil {
@@ -187,7 +191,8 @@ func bump(root, version string, out io.Writer) error {
 	return nil
 }
 
-// replaceVersion replaces the version in all matches of a file and reports whether that changed the file.
+// replaceVersion replaces the version in all matches of a file and reports whether that changed the
+// file.
 func replaceVersion(path string, pattern *regexp.Regexp, version string) (changed bool, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -60,7 +60,8 @@ func TestReplaceVersion(t *testing.T) {
 	}
 }
 
-// TestBump_LeavesTools: the Kubernetes modules of a tool are those that its program requires, so they stay, as those of older versions do.
+// TestBump_LeavesTools: the Kubernetes modules of a tool are those that its program requires, so
+// they stay, as those of older versions do.
 func TestBump_LeavesTools(t *testing.T) {
 	root := t.TempDir()
 	for file, text := range map[string]string{

@@ -54,7 +54,8 @@ const (
 	maxRolePolicies = 10
 )
 
-// policies are the files with a policy each, and the condition of the template under which the role has it.
+// policies are the files with a policy each, and the condition of the template under which the role
+// has it.
 var policies = []struct{ file, resource, condition string }{
 	{"cluster", "ClusterPolicy", ""},
 	{"create", "CreatePolicy", "MayCreate"},
@@ -220,7 +221,8 @@ func parameters() object {
 // mappedNamespaces is the parameter in place of the list of the placeholder <mapped-namespace>.
 const mappedNamespaces = "MappedNamespaces"
 
-// hostedZones is the parameter in place of all hosted zones in the statements of instance-dns.json that change them.
+// hostedZones is the parameter in place of all hosted zones in the statements of instance-dns.json
+// that change them.
 const hostedZones = "HostedZones"
 
 // changesZones reports whether a node is one of these statements.

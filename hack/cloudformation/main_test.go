@@ -18,7 +18,8 @@ import (
 
 const policyFolder = "../../deploy/iam"
 
-// TestRoleHasThePolicies: with its parameters filled in, the template has the policies that the tests of the registry run under.
+// TestRoleHasThePolicies: with its parameters filled in, the template has the policies that the
+// tests of the registry run under.
 func TestRoleHasThePolicies(t *testing.T) {
 	values := map[string]string{
 		"LegacyHostedZone": "Z1", "ClustersetID": "set1", "ClusterID": "cls1", "EKSCluster": "blue",

@@ -100,7 +100,8 @@ func mappedCost() string {
 	return t.String()
 }
 
-// mappedClusters returns the number of clusters with many mapped services whose lists reach the rate of an account.
+// mappedClusters returns the number of clusters with many mapped services whose lists reach the
+// rate of an account.
 func mappedClusters() string {
 	return fmt.Sprintf("%g", api.DefaultRates()["ListServices"].PerSecond*60/mapped.RequestsPerMinute(servicesfile.MaxServices, 1)["ListServices"])
 }
@@ -119,7 +120,8 @@ func rates() string {
 	return t.String()
 }
 
-// viewChanges returns the table of the requests of the instance view for one endpoint whose readiness changes.
+// viewChanges returns the table of the requests of the instance view for one endpoint whose
+// readiness changes.
 func viewChanges() string {
 	t := newTable("`--unready-instances`", "DNS records", "requests, one port", "three ports")
 	for _, row := range []struct {
@@ -148,7 +150,8 @@ func staleRequests() string {
 		services, exampleEndpoints, strings.Join(words, ", "), cost.ViewRequestsPerMinute(), instances.CheckRequests(services))
 }
 
-// viewChange returns the requests for one endpoint that becomes unready, of a service with a number of ports.
+// viewChange returns the requests for one endpoint that becomes unready, of a service with a number
+// of ports.
 func viewChange(unready instances.Unready, records mcs.InstanceDNS, ports int) string {
 	e := cloudmaptest.WebExport("cls1", 0, exampleEndpoints)
 	e.InstanceDNS = records
@@ -209,8 +212,9 @@ func (m costModels) priceFormula() string {
     per month = D / 1,000,000 × ` + cost.Dollars(cost.PerMillion) + ` + R × ` + cost.Dollars(cost.PerInstance)
 }
 
-// legacyRequests returns the requests of the legacy controller per minute and cluster: it reads each service when its cache of 5 s
-// has expired, in the next of its rounds of 2 s, and lists namespaces and services every 12 s.
+// legacyRequests returns the requests of the legacy controller per minute and cluster: it reads
+// each service when its cache of 5 s has expired, in the next of its rounds of 2 s, and lists
+// namespaces and services every 12 s.
 func legacyRequests(services int) float64 { return legacyReads(services) + 2*60/12 }
 
 // legacyReads returns the DiscoverInstances among them.

@@ -38,7 +38,8 @@ func TestInsertFigures(t *testing.T) {
 	}
 }
 
-// TestLegacyRequests compares the model of the legacy controller with the measurements on the testbed.
+// TestLegacyRequests compares the model of the legacy controller with the measurements on the
+// testbed.
 func TestLegacyRequests(t *testing.T) {
 	for services, measured := range map[int]float64{1: 20, 50: 509, 300: 3013} {
 		if got := legacyRequests(services); math.Abs(got-measured) > measured/100 {

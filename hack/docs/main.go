@@ -1,5 +1,5 @@
-// Command docs writes the reference pages, and the figures in other pages, from the code. "make generate" runs it at the root of the
-// repository.
+// Command docs writes the reference pages, and the figures in other pages, from the code. "make
+// generate" runs it at the root of the repository.
 package main
 
 import (

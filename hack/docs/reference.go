@@ -71,7 +71,8 @@ func defaultCell(v chartvalues.Value, flags *pflag.FlagSet) string {
 	return ""
 }
 
-// descriptions is a Registerer that collects the rows of the metrics page: a Prometheus registry shows no metric without a value.
+// descriptions is a Registerer that collects the rows of the metrics page: a Prometheus registry
+// shows no metric without a value.
 type descriptions struct {
 	prometheus.Registerer
 	rows []string

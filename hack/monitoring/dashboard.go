@@ -15,7 +15,8 @@ type panel struct {
 	queries                  [][2]string
 }
 
-// replicas selects the replicas of the controller by the variable job. Panels take the maximum: standby replicas have no series.
+// replicas selects the replicas of the controller by the variable job. Panels take the maximum:
+// standby replicas have no series.
 const replicas = `{job=~"$job"}`
 
 // rows are the rows of the dashboard. The description of each panel states the normal values.

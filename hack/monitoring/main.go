@@ -1,4 +1,5 @@
-// Command monitoring writes the Grafana dashboard and the PrometheusRule. "make generate" runs it at the root of the repository.
+// Command monitoring writes the Grafana dashboard and the PrometheusRule. "make generate" runs it
+// at the root of the repository.
 package main
 
 import (

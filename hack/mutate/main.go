@@ -1,5 +1,6 @@
-// Command mutate puts bugs into packages, one at a time, and prints those that the unit tests of the package do not notice. A mutant
-// that does not compile is not counted; a mutant whose tests time out is noticed. See `make mutate` in CONTRIBUTING.md.
+// Command mutate puts bugs into packages, one at a time, and prints those that the unit tests of
+// the package do not notice. A mutant that does not compile is not counted; a mutant whose tests
+// time out is noticed. See `make mutate` in CONTRIBUTING.md.
 package main
 
 import (
@@ -71,7 +72,8 @@ func runWithFlags() error {
 	return run(ctx, settings{strings.Fields(*packages), max(1, *jobs), *sample, *seed, expression, *tests, *testsIn, 10 * time.Second}, os.Stdout)
 }
 
-// run tries the mutants of all packages and prints a summary of each package, and a table of the mutants that were not noticed.
+// run tries the mutants of all packages and prints a summary of each package, and a table of the
+// mutants that were not noticed.
 func run(ctx context.Context, s settings, out io.Writer) error {
 	packages, err := listPackages(ctx, s.packages)
 	if err != nil {
@@ -265,7 +267,8 @@ func (s settings) runTests(ctx context.Context, dir, binary string) (output []by
 	return command(ctx, cmp.Or(s.testsIn, dir), binary, "-test.failfast", "-test.short", "-test.parallel=16", "-test.run="+s.tests, "-test.timeout=0")
 }
 
-// writeOverlay writes the mutated file and the file for the -overlay flag of the go command, and returns the name of the latter.
+// writeOverlay writes the mutated file and the file for the -overlay flag of the go command, and
+// returns the name of the latter.
 func (m mutant) writeOverlay(scratch string) (string, error) {
 	mutated, overlay := filepath.Join(scratch, "mutated.go"), filepath.Join(scratch, "overlay.json")
 	if err := os.WriteFile(mutated, m.apply(), 0o600); err != nil {
@@ -278,11 +281,13 @@ func (m mutant) writeOverlay(scratch string) (string, error) {
 	return overlay, os.WriteFile(overlay, raw, 0o600)
 }
 
-// command runs a program in its own process group. Processes that it leaves, such as servers of a failed test, are killed.
+// command runs a program in its own process group. Processes that it leaves, such as servers of a
+// failed test, are killed.
 func command(ctx context.Context, dir, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "RAPID_NOFAILFILE=true") // property tests write no files for failures of mutants
+	// property tests write no files for failures of mutants
+	cmd.Env = append(os.Environ(), "RAPID_NOFAILFILE=true")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	killGroup := func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.Cancel, cmd.WaitDelay = killGroup, 10*time.Second

@@ -107,8 +107,8 @@ func (f *finder) expression(n ast.Expr) {
 	}
 }
 
-// loop adds the mutants of a loop, except that of its step: a loop without it never ends. It reports whether the children are
-// still to be visited.
+// loop adds the mutants of a loop, except that of its step: a loop without it never ends. It
+// reports whether the children are still to be visited.
 func (f *finder) loop(n *ast.ForStmt) bool {
 	f.condition(n.Cond)
 	if n.Post == nil {
@@ -157,7 +157,8 @@ func (f *finder) binary(n *ast.BinaryExpr) {
 	}
 }
 
-// assignment drops each assignment of a statement. The value is still computed, so that its variables are used.
+// assignment drops each assignment of a statement. The value is still computed, so that its
+// variables are used.
 func (f *finder) assignment(n *ast.AssignStmt) {
 	if n.Tok == token.DEFINE {
 		return
@@ -175,7 +176,8 @@ func (f *finder) assignment(n *ast.AssignStmt) {
 	}
 }
 
-// fields drops each keyed element of a composite literal: in most cases a field, such as a setting that is passed on.
+// fields drops each keyed element of a composite literal: in most cases a field, such as a setting
+// that is passed on.
 func (f *finder) fields(n *ast.CompositeLit) {
 	for _, element := range n.Elts {
 		field, ok := element.(*ast.KeyValueExpr)
@@ -198,8 +200,8 @@ func (f *finder) fields(n *ast.CompositeLit) {
 
 var logCall = regexp.MustCompile(`(?i)log(ger)?\b.*\.(info|error)$`)
 
-// callStatement drops a call. The arguments are still computed, so that their variables are used. It reports whether the call writes
-// a log: those are not mutated at all.
+// callStatement drops a call. The arguments are still computed, so that their variables are used.
+// It reports whether the call writes a log: those are not mutated at all.
 func (f *finder) callStatement(n *ast.ExprStmt) (isLog bool) {
 	call, ok := n.X.(*ast.CallExpr)
 	if !ok {
@@ -258,7 +260,8 @@ func (f *finder) replace(operator string, n ast.Node, text string) {
 	f.add(operator, n.Pos(), f.offset(n.Pos()), f.offset(n.End()), text)
 }
 
-// add adds a mutant. It keeps the number of lines, so that failures of tests have the lines of the source.
+// add adds a mutant. It keeps the number of lines, so that failures of tests have the lines of the
+// source.
 func (f *finder) add(operator string, at token.Pos, start, end int, text string) {
 	lines := bytes.Count(f.source[start:end], []byte("\n")) - strings.Count(text, "\n")
 	f.mutants = append(f.mutants, mutant{

@@ -20,8 +20,8 @@ type entry struct {
 	content []byte
 }
 
-// writeArchive writes a zip or tar.gz, by the extension of name. All entries have the time of the release, so that the same
-// files give the same archive.
+// writeArchive writes a zip or tar.gz, by the extension of name. All entries have the time of the
+// release, so that the same files give the same archive.
 func writeArchive(w io.Writer, name string, entries []entry, date time.Time) error {
 	if filepath.Ext(name) == ".zip" {
 		return writeZip(w, entries, date)

@@ -18,7 +18,8 @@ import (
 // instructions is the builder of a release that is made by hand.
 const instructions = sourceURL + "/blob/main/RELEASE.md"
 
-// goFlags are those of the Makefile, whatever the environment has. With others, all packages would be compiled a second time.
+// goFlags are those of the Makefile, whatever the environment has. With others, all packages would
+// be compiled a second time.
 const goFlags = "-buildvcs=false -trimpath -gcflags=all=-dwarf=false"
 
 // A builder writes one release.
@@ -48,7 +49,8 @@ func (o options) build() error {
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
 		return err
 	}
-	work, err := os.MkdirTemp(filepath.Dir(o.out), "release-work-") // beside the result: kustomize needs a relative path to deploy
+	// beside the result: kustomize needs a relative path to deploy
+	work, err := os.MkdirTemp(filepath.Dir(o.out), "release-work-")
 	if err != nil {
 		return err
 	}
@@ -124,7 +126,8 @@ func (b *builder) writeArchive(name string, entries []entry) (err error) {
 	return writeArchive(w, name, entries, b.date)
 }
 
-// buildImage writes the OCI archive of a program with all its platforms, and remembers the digest of the image.
+// buildImage writes the OCI archive of a program with all its platforms, and remembers the digest
+// of the image.
 func (b *builder) buildImage(p program) error {
 	name := imageArchive(p.name, b.version)
 	fmt.Println("building", name)
@@ -270,7 +273,8 @@ func (b *builder) writeSBOMs() error {
 	return nil
 }
 
-// writeTexts writes the list of images, the release notes, the manifest for krew and the provenance.
+// writeTexts writes the list of images, the release notes, the manifest for krew and the
+// provenance.
 func (b *builder) writeTexts() error {
 	sums, err := checksums(b.out)
 	if err != nil {

@@ -22,7 +22,8 @@ type program struct {
 	hasImage  bool
 }
 
-// programs are in the order in which they are built: the plugin has the digest of the controller's image.
+// programs are in the order in which they are built: the plugin has the digest of the controller's
+// image.
 var programs = []program{
 	{"cloud-map-mcs-controller", "./cmd/controller", []string{"linux/amd64", "linux/arm64"}, true},
 	{"cloudmap-local", "./cmd/cloudmap-local", []string{"linux/amd64", "linux/arm64"}, true},
@@ -105,7 +106,8 @@ func parseImages(text string) []image {
 	return images
 }
 
-// selectPlatforms returns the programs for those of their platforms that are in the list, separated by commas; "" selects all.
+// selectPlatforms returns the programs for those of their platforms that are in the list, separated
+// by commas; "" selects all.
 func selectPlatforms(all []program, list string) []program {
 	if list == "" {
 		return all

@@ -6,7 +6,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// krewPlugin is the manifest of a plugin in the index of krew (krew.googlecontainertools.github.com/v1alpha2).
+// krewPlugin is the manifest of a plugin in the index of krew
+// (krew.googlecontainertools.github.com/v1alpha2).
 type krewPlugin struct {
 	APIVersion string       `json:"apiVersion"`
 	Kind       string       `json:"kind"`
@@ -43,7 +44,8 @@ type krewFile struct {
 	To   string `json:"to"`
 }
 
-// krewManifest returns the manifest of the plugin for some platforms. sums are the SHA-256 of the release's files by name.
+// krewManifest returns the manifest of the plugin for some platforms. sums are the SHA-256 of the
+// release's files by name.
 func krewManifest(version string, platforms []string, sums map[string]string) ([]byte, error) {
 	m := krewPlugin{
 		APIVersion: "krew.googlecontainertools.github.com/v1alpha2",

@@ -4,7 +4,8 @@
 //	release sign -key cosign.key                  signs its checksums; without -key keyless, in CI
 //	release publish -to ghcr.io/cloud-map-mcs     pushes images and chart, signs them, and attaches SBOMs and provenance
 //
-// The same commit gives the same files, except for signatures. It runs helm, crane and cosign, which make puts into bin.
+// The same commit gives the same files, except for signatures. It runs helm, crane and cosign,
+// which make puts into bin.
 package main
 
 import (
@@ -69,7 +70,8 @@ type source struct {
 	date time.Time
 }
 
-// readSource returns the commit of the working tree. With uncommitted changes the commit is marked, as a rehearsal.
+// readSource returns the commit of the working tree. With uncommitted changes the commit is marked,
+// as a rehearsal.
 func readSource() (source, error) {
 	out, err := output("git", "log", "-1", "--format=%H %ct")
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// renderManifests renders a kustomize folder of the repository with the controller's image by digest, in the order in which
-// the objects can be created. It writes an overlay below work.
+// renderManifests renders a kustomize folder of the repository with the controller's image by
+// digest, in the order in which the objects can be created. It writes an overlay below work.
 func renderManifests(work, folder string, controller image) ([]byte, error) {
 	dir := filepath.Join(work, "kustomize", filepath.Base(folder))
 	base, err := relativePath(dir, folder)

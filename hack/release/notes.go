@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// changes returns the section of a version in the changelog without its heading. A pre-release has the section of its version.
+// changes returns the section of a version in the changelog without its heading. A pre-release has
+// the section of its version.
 func changes(changelog, version string) (string, error) {
 	number, _, _ := strings.Cut(strings.TrimPrefix(version, "v"), "-")
 	_, section, found := strings.Cut("\n"+changelog, "\n## "+number+" ")
@@ -21,8 +22,8 @@ func changes(changelog, version string) (string, error) {
 // fileLink matches the link to a file of the repository: its path begins with no scheme.
 var fileLink = regexp.MustCompile(`\]\(([^):#]+(?:#[^)]*)?)\)`)
 
-// releaseNotes returns the text of the release: the changes, and how to install and verify it. Links to files of the repository
-// point to its tag.
+// releaseNotes returns the text of the release: the changes, and how to install and verify it.
+// Links to files of the repository point to its tag.
 func releaseNotes(changelog, version string, images []image) (string, error) {
 	text, err := changes(changelog, version)
 	if err != nil {

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// statement is an in-toto statement with SLSA provenance (https://in-toto.io/Statement/v1, https://slsa.dev/provenance/v1).
+// statement is an in-toto statement with SLSA provenance (https://in-toto.io/Statement/v1,
+// https://slsa.dev/provenance/v1).
 type statement struct {
 	Type          string     `json:"_type"`
 	Subject       []subject  `json:"subject"`
@@ -36,8 +37,9 @@ type runDetails struct {
 	Builder map[string]string `json:"builder"`
 }
 
-// newProvenance returns the provenance of a release. It has no time and no ID of the run, because the same commit gives the same
-// file. builder is the URI of the workflow, or that of the instructions to release by hand. sums are the SHA-256 of the files.
+// newProvenance returns the provenance of a release. It has no time and no ID of the run, because
+// the same commit gives the same file. builder is the URI of the workflow, or that of the
+// instructions to release by hand. sums are the SHA-256 of the files.
 func newProvenance(version, commit, toolchain, builder string, sums map[string]string, images []image) statement {
 	s := statement{
 		Type: "https://in-toto.io/Statement/v1", PredicateType: "https://slsa.dev/provenance/v1",

@@ -26,7 +26,8 @@ func (o options) newPublisher() (*publisher, error) {
 	if o.key == "" {
 		return p, nil
 	}
-	// No service logs or timestamps the signature: it is made with the key alone, without a network.
+	// No service logs or timestamps the signature: it is made with the key alone, without a
+	// network.
 	p.signing = append(p.signing, "--key", o.key)
 	for name, text := range map[string]string{
 		"signing-config": `{"mediaType": "application/vnd.dev.sigstore.signingconfig.v0.2+json"}`,
@@ -89,7 +90,8 @@ func (o options) publish() (err error) {
 	return p.publishChart()
 }
 
-// writePredicate writes the predicate of the provenance, which cosign puts into a statement about each image.
+// writePredicate writes the predicate of the provenance, which cosign puts into a statement about
+// each image.
 func (p *publisher) writePredicate() (string, error) {
 	text, err := os.ReadFile(p.path("provenance.json"))
 	if err != nil {

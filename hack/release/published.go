@@ -38,7 +38,8 @@ func checkPages() error {
 	return checkPublished(string(changelog), pages)
 }
 
-// checkPublished returns an error if the changelog gives a version a date while pages, by their paths, say that no release is published.
+// checkPublished returns an error if the changelog gives a version a date while pages, by their
+// paths, say that no release is published.
 func checkPublished(changelog string, pages map[string]string) error {
 	version := dated.FindStringSubmatch(changelog)
 	if version == nil {

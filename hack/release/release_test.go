@@ -149,7 +149,8 @@ func TestChecksums(t *testing.T) {
 	}
 }
 
-// TestKrewManifest checks the rules of krew's index, because its own check needs the published files.
+// TestKrewManifest checks the rules of krew's index, because its own check needs the published
+// files.
 func TestKrewManifest(t *testing.T) {
 	sums := map[string]string{}
 	for _, platform := range pluginPlatforms {
@@ -164,7 +165,8 @@ func TestKrewManifest(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := m.Spec
-	if !regexp.MustCompile(`^[\w-]+$`).MatchString(m.Metadata.Name) || m.Metadata.Name != "mcs" { // the name of the file
+	// the name of the file
+	if !regexp.MustCompile(`^[\w-]+$`).MatchString(m.Metadata.Name) || m.Metadata.Name != "mcs" {
 		t.Errorf("name %q", m.Metadata.Name)
 	}
 	if !semver.MatchString(s.Version) || s.ShortDescription == "" || strings.ContainsAny(s.ShortDescription, "\r\n") || len(s.ShortDescription) > 50 {
@@ -255,7 +257,8 @@ func TestCheckPublished(t *testing.T) {
 	}
 }
 
-// TestPagesAgreeWithChangelog checks this repository, so that a change that sets the date fails before its tag.
+// TestPagesAgreeWithChangelog checks this repository, so that a change that sets the date fails
+// before its tag.
 func TestPagesAgreeWithChangelog(t *testing.T) {
 	t.Chdir("../..")
 	if err := checkPages(); err != nil {
@@ -296,7 +299,8 @@ func TestNewSBOM(t *testing.T) {
 				t.Errorf("packages %s with %d IDs, want %s", got, len(ids), tt.packages)
 			}
 			want := tt.relationships
-			for _, p := range doc.Packages[len(doc.Packages)-3:] { // the standard library and two modules
+			// the standard library and two modules
+			for _, p := range doc.Packages[len(doc.Packages)-3:] {
 				want = append(want, spdxRelationship{programID, "DEPENDS_ON", p.ID})
 			}
 			if d := cmp.Diff(want, doc.Relationships); d != "" {
@@ -313,7 +317,8 @@ func TestNewSBOM(t *testing.T) {
 	}
 }
 
-// TestNewSBOM_IsWhatSyftFinds compares the packages in the SBOMs of the programs in bin with those that syft finds. make sbom-check runs it.
+// TestNewSBOM_IsWhatSyftFinds compares the packages in the SBOMs of the programs in bin with those
+// that syft finds. make sbom-check runs it.
 func TestNewSBOM_IsWhatSyftFinds(t *testing.T) {
 	syft, err := filepath.Abs("../../bin/syft")
 	if err != nil {
@@ -340,7 +345,8 @@ func TestNewSBOM_IsWhatSyftFinds(t *testing.T) {
 			if err := json.Unmarshal(out, &found); err != nil {
 				t.Fatal(err)
 			}
-			main := "pkg:golang/" + info.Main.Path // the program itself, which has the name of the release in ours
+			// the program itself, which has the name of the release in ours
+			main := "pkg:golang/" + info.Main.Path
 			got := slices.DeleteFunc(locators(found), func(l string) bool { return l == main || strings.HasPrefix(l, main+"@") })
 			if d := cmp.Diff(got, locators(newSBOM(described{program: p.name, info: info}))); d != "" {
 				t.Errorf("packages (-syft +ours):\n%s", d)

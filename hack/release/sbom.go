@@ -69,7 +69,8 @@ const (
 	noAssertion = "NOASSERTION"
 )
 
-// A described file is what an SBOM is about: a program, or an image that has the program and nothing else.
+// A described file is what an SBOM is about: a program, or an image that has the program and
+// nothing else.
 type described struct {
 	// file is the name of the SBOM.
 	file, version string
@@ -81,7 +82,8 @@ type described struct {
 	date  time.Time
 }
 
-// newSBOM returns the SBOM of a static Go program: its build information has all modules that are linked.
+// newSBOM returns the SBOM of a static Go program: its build information has all modules that are
+// linked.
 func newSBOM(d described) spdxDocument {
 	doc := spdxDocument{
 		SPDXVersion: "SPDX-2.3", DataLicense: "CC0-1.0", ID: documentID,

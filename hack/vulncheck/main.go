@@ -1,9 +1,10 @@
-// Command vulncheck runs govulncheck, which is pinned in hack/tools/go.mod, on the packages of this module. It fails if they call a
-// vulnerable function of a module. Vulnerabilities of the standard library are printed: a newer Go release mends them, and the
-// Dockerfile has the one of releases.
+// Command vulncheck runs govulncheck, which is pinned in hack/tools/go.mod, on the packages of this
+// module. It fails if they call a vulnerable function of a module. Vulnerabilities of the standard
+// library are printed: a newer Go release mends them, and the Dockerfile has the one of releases.
 //
-// The environment variable VULNDB is the URL of a vulnerability database, or the path of one: a directory, or a tar.gz of it. Without
-// it the database of the Go project is used, and without a network the check is skipped, with one line that reports it.
+// The environment variable VULNDB is the URL of a vulnerability database, or the path of one: a
+// directory, or a tar.gz of it. Without it the database of the Go project is used, and without a
+// network the check is skipped, with one line that reports it.
 package main
 
 import (
@@ -157,8 +158,8 @@ type finding struct {
 	ID, Module, Found, Fixed, Symbol string
 }
 
-// parse reads the messages of govulncheck, and returns the vulnerabilities that are called, by ID and module, and the time of the
-// database.
+// parse reads the messages of govulncheck, and returns the vulnerabilities that are called, by ID
+// and module, and the time of the database.
 func parse(output io.Reader) (map[string]finding, string, error) {
 	found, modified := map[string]finding{}, ""
 	for decoder := json.NewDecoder(output); ; {

@@ -1,4 +1,5 @@
-// Command words fails when code or docs use a word that this project has replaced by the field's term.
+// Command words fails when code or docs use a word that this project has replaced by the field's
+// term.
 //
 //	go run ./hack/words           every file
 //	go run ./hack/words PATH...   these files and folders
@@ -74,7 +75,8 @@ func isSelected(file string, paths []string) bool {
 	})
 }
 
-// isBelow reports whether file is one of paths, is in one of these folders, or has one of these base names.
+// isBelow reports whether file is one of paths, is in one of these folders, or has one of these
+// base names.
 func isBelow(file string, paths []string) bool {
 	return slices.ContainsFunc(paths, func(path string) bool {
 		return file == path || strings.HasSuffix(file, "/"+path) || strings.HasSuffix(path, "/") && strings.HasPrefix(file, path)

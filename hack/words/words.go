@@ -15,7 +15,8 @@ type word struct {
 	allowedIn *regexp.Regexp
 }
 
-// words have one meaning in this project and a better name in Kubernetes, the KEPs or AWS (docs/glossary.md).
+// words have one meaning in this project and a better name in Kubernetes, the KEPs or AWS
+// (docs/glossary.md).
 var words = []word{
 	{pattern: phrase("told"), replacement: "notified, reported, logged, returned"},
 	{pattern: phrase("nobody"), replacement: "no cluster, no controller, no client: name the actor"},
@@ -47,7 +48,8 @@ func phrase(text string) *regexp.Regexp {
 
 var camel = regexp.MustCompile(`([a-z0-9])([A-Z])`)
 
-// normalize separates the words of identifiers: lookAgain and look_again become "look Again" and "look again".
+// normalize separates the words of identifiers: lookAgain and look_again become "look Again" and
+// "look again".
 func normalize(text string) string {
 	return camel.ReplaceAllString(strings.ReplaceAll(text, "_", " "), "$1 $2")
 }

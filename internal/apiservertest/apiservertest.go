@@ -17,7 +17,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/testprocess"
 )
 
-// NeedAssets skips a test that needs an API server if there is none, or fails it if REQUIRE_ENVTEST is set.
+// NeedAssets skips a test that needs an API server if there is none, or fails it if REQUIRE_ENVTEST
+// is set.
 func NeedAssets(t *testing.T) {
 	t.Helper()
 	if os.Getenv("KUBEBUILDER_ASSETS") != "" {
@@ -32,14 +33,16 @@ func NeedAssets(t *testing.T) {
 	t.Skip(`needs an API server: run with KUBEBUILDER_ASSETS="$(bin/testbed assets)"`)
 }
 
-// startTimeout is the time limit of each start of a program. An API server starts within 5 s, within a minute on a busy machine.
+// startTimeout is the time limit of each start of a program. An API server starts within 5 s,
+// within a minute on a busy machine.
 const startTimeout = 3 * time.Minute
 
-// Start starts the API server of env and its etcd. The caller stops env. If Start returns an error, the error contains the last lines that the API server
-// printed, and nothing runs.
+// Start starts the API server of env and its etcd. The caller stops env. If Start returns an error,
+// the error contains the last lines that the API server printed, and nothing runs.
 //
-// envtest would choose ports from which outgoing connections take theirs, and all its attempts use the same one. The port between etcd's members stays
-// its choice: it chooses another one for each attempt.
+// envtest would choose ports from which outgoing connections take theirs, and all its attempts use
+// the same one. The port between etcd's members stays its choice: it chooses another one for each
+// attempt.
 func Start(env *envtest.Environment) (*rest.Config, error) {
 	etcdPort, err := testprocess.FreePort()
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// A Browser is a Chromium with one page. It is driven by the DevTools protocol over pipes, so the test needs no other module:
-// a command and its answer are a JSON object each, and end with a NUL.
+// A Browser is a Chromium with one page. It is driven by the DevTools protocol over pipes, so the
+// test needs no other module: a command and its answer are a JSON object each, and end with a NUL.
 type Browser struct {
 	t       *testing.T
 	ctx     context.Context
@@ -40,7 +40,8 @@ type answer struct {
 // Stuck is the time after which a test fails that waits for the browser.
 const Stuck = 3 * time.Minute
 
-// Start starts Chromium, Debian's package chromium. Without it the test is skipped, or fails if REQUIRE_CHROMIUM is set.
+// Start starts Chromium, Debian's package chromium. Without it the test is skipped, or fails if
+// REQUIRE_CHROMIUM is set.
 func Start(t *testing.T) *Browser {
 	t.Helper()
 	program := find()
@@ -50,7 +51,8 @@ func Start(t *testing.T) *Browser {
 		}
 		t.Skip("needs Chromium: apt-get install chromium")
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), Stuck) // Browser.close in the cleanup lets it remove its files
+	// Browser.close in the cleanup lets it remove its files
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), Stuck)
 	toBrowser, in, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -84,7 +86,8 @@ func Start(t *testing.T) *Browser {
 		<-ended
 		_ = cmd.Wait()
 		cancel()
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // the processes that it started: t.TempDir fails if they write while it removes the profile
+		// the processes that it started: t.TempDir fails if they write while it removes the profile
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		for range 100 {
 			if os.RemoveAll(profile) == nil {
 				break
@@ -225,7 +228,8 @@ func (b *Browser) Text(expression string) (text string) {
 	return text
 }
 
-// Until waits until an expression is true. The page evaluates it for each frame that it draws, and the next page if there is one.
+// Until waits until an expression is true. The page evaluates it for each frame that it draws, and
+// the next page if there is one.
 func (b *Browser) Until(condition string) {
 	b.t.Helper()
 	expression := `new Promise((resolve) => { const look = () => (` + condition + `) ? resolve() : requestAnimationFrame(look); look(); })`

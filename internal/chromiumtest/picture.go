@@ -27,8 +27,8 @@ func (b *Browser) Picture(file string) {
 	}
 }
 
-// reduceColours returns a PNG with 256 colours of another one, which is a third of its size: the most frequent ones, and of others that differ
-// little the most frequent one.
+// reduceColours returns a PNG with 256 colours of another one, which is a third of its size: the
+// most frequent ones, and of others that differ little the most frequent one.
 func reduceColours(text []byte) ([]byte, error) {
 	full, err := png.Decode(bytes.NewReader(text))
 	if err != nil {
@@ -51,7 +51,8 @@ func reduceColours(text []byte) ([]byte, error) {
 		total[group] += n
 	}
 	frequent := slices.SortedFunc(maps.Keys(count), func(a, b color.Color) int { return count[b] - count[a] })
-	palette := color.Palette(frequent[:min(48, len(frequent))]) // the surfaces, some of which differ little
+	// the surfaces, some of which differ little
+	palette := color.Palette(frequent[:min(48, len(frequent))])
 	for _, group := range slices.SortedFunc(maps.Keys(total), func(a, b similar) int { return total[b] - total[a] }) {
 		palette = append(palette, best[group])
 	}

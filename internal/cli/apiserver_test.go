@@ -19,8 +19,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 )
 
-// TestCommandsWithAPIServer runs commands against a real API server, which has features that the fake one lacks: server-side apply,
-// the authorizer and the kubeconfig.
+// TestCommandsWithAPIServer runs commands against a real API server, which has features that the
+// fake one lacks: server-side apply, the authorizer and the kubeconfig.
 func TestCommandsWithAPIServer(t *testing.T) {
 	apiservertest.NeedAssets(t)
 	env := &envtest.Environment{}

@@ -1,7 +1,8 @@
 // Package cli is kubectl-mcs, the kubectl plugin. Each group of commands is a package below it.
 //
-// A command gathers facts about clusters into plain data, decides with pure functions (in its package and in
-// internal/coredns), then writes and waits. Tests run whole commands against a fake clientset and compare the output.
+// A command gathers facts about clusters into plain data, decides with pure functions (in its
+// package and in internal/coredns), then writes and waits. Tests run whole commands against a fake
+// clientset and compare the output.
 package cli
 
 import (

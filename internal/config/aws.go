@@ -12,7 +12,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 )
 
-// AWS selects the AWS API and the identity for it. Empty fields are taken from the environment variables and files of the AWS SDK.
+// AWS selects the AWS API and the identity for it. Empty fields are taken from the environment
+// variables and files of the AWS SDK.
 type AWS struct {
 	Region, Endpoint string
 	// DataEndpoint is the endpoint of DiscoverInstances if it is another one, as with VPC
@@ -20,11 +21,14 @@ type AWS struct {
 	DataEndpoint string
 	// Insecure allows an endpoint with http://, also in additional registries.
 	Insecure bool
-	// RoleARN is the IAM role to assume, "" for none. ExternalID and SessionName are parameters of AssumeRole.
+	// RoleARN is the IAM role to assume, "" for none. ExternalID and SessionName are parameters of
+	// AssumeRole.
 	RoleARN, ExternalID, SessionName string
-	// NamespaceOwner is the account that shares the control namespace with ours through AWS RAM, "" if it is in our account.
+	// NamespaceOwner is the account that shares the control namespace with ours through AWS RAM, ""
+	// if it is in our account.
 	NamespaceOwner string
-	// InstancesPerNamespace is the quota of the account of the control namespace. Only the registry that is exported to uses it.
+	// InstancesPerNamespace is the quota of the account of the control namespace. Only the registry
+	// that is exported to uses it.
 	InstancesPerNamespace int
 }
 

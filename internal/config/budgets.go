@@ -9,26 +9,35 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 )
 
-// Budgets limit the cost of the exports of the other clusters in this one. docs/operations.md has the arithmetic.
+// Budgets limit the cost of the exports of the other clusters in this one. docs/operations.md has
+// the arithmetic.
 type Budgets struct {
 	budget.Limits
 	// NamespaceImports is the maximum number of imports in a namespace.
 	NamespaceImports int
 }
 
-// defaultBudgets returns the default budgets. The Deployment has 512 MiB. GOMEMLIMIT makes the garbage collector keep the process below 460. docs/operations.md
-// has the measurements:
-//   - exports: Kubernetes is tested with 10,000 Services in a cluster (sig-scalability's thresholds); one member may export half of them. An import that
-//     uses its part of all budgets takes some 17 KiB of heap with its cached ServiceImport, Service and EndpointSlice, so 10,000 imports take 170 MiB.
-//   - endpoints: an endpoint takes 100 bytes of heap as it was read, and some 300 in the cached EndpointSlice. So 100,000 take 40 MiB, a part of the 170.
-//   - ports: a port takes 100 bytes as it was read, and some 320 in the cached objects (mcs.Sanitize). So 40,000 take 16 MiB, a part of the 170.
-//   - port-endpoints: kube-proxy has an entry for each on every node, and the controller none. A cluster of Kubernetes' tested size has 150,000 pods; one
-//     member may add two thirds of as many entries.
-//   - bytes: an export of ten endpoints takes some 200, so 5,000 take 1 MiB; 4 KiB of annotations each for a quarter of the exports fit besides it.
-//   - imports in a namespace: the same thresholds have 5,000 Services in a namespace, and its own Services need a part.
+// defaultBudgets returns the default budgets. The Deployment has 512 MiB. GOMEMLIMIT makes the
+// garbage collector keep the process below 460. docs/operations.md has the measurements:
+//   - exports: Kubernetes is tested with 10,000 Services in a cluster (sig-scalability's
+//     thresholds); one member may export half of them. An import that uses its part of all budgets
+//     takes some 17 KiB of heap with its cached ServiceImport, Service and EndpointSlice, so 10,000
+//     imports take 170 MiB.
+//   - endpoints: an endpoint takes 100 bytes of heap as it was read, and some 300 in the cached
+//     EndpointSlice. So 100,000 take 40 MiB, a part of the 170.
+//   - ports: a port takes 100 bytes as it was read, and some 320 in the cached objects
+//     (mcs.Sanitize). So 40,000 take 16 MiB, a part of the 170.
+//   - port-endpoints: kube-proxy has an entry for each on every node, and the controller none. A
+//     cluster of Kubernetes' tested size has 150,000 pods; one member may add two thirds of as many
+//     entries.
+//   - bytes: an export of ten endpoints takes some 200, so 5,000 take 1 MiB; 4 KiB of annotations
+//     each for a quarter of the exports fit besides it.
+//   - imports in a namespace: the same thresholds have 5,000 Services in a namespace, and its own
+//     Services need a part.
 //
-// The total budget is that of two members, for port-endpoints that of four. Half of it is reserved in equal shares for the members that use less, and half
-// of a member's budget for its namespaces (package budget): one alone cannot use it up.
+// The total budget is that of two members, for port-endpoints that of four. Half of it is reserved
+// in equal shares for the members that use less, and half of a member's budget for its namespaces
+// (package budget): one alone cannot use it up.
 func defaultBudgets() Budgets {
 	member := budget.Amounts{
 		budget.Exports: 5_000, budget.Endpoints: 50_000, budget.Ports: 20_000, budget.PortEndpoints: 100_000, budget.Bytes: 8 << 20,

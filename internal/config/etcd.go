@@ -66,7 +66,8 @@ func (e *Etcd) check(at func(setting, value string) string) error {
 		problems = append(problems, fmt.Errorf("%s: %s", at(setting, value), why))
 	}
 	switch why := e.badEndpoint(); {
-	case strings.Contains(e.Endpoints, "@"): // the part before it may contain a password, and errors are logged
+	// the part before it may contain a password, and errors are logged
+	case strings.Contains(e.Endpoints, "@"):
 		refuse("endpoints", "", "must not contain a user: set the user and the password file separately")
 	case why != "":
 		refuse("endpoints", e.Endpoints, why)

@@ -9,8 +9,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 )
 
-// RESTConfig returns the client configuration for the API server: from the kubeconfig if there is one, otherwise from the pod's
-// service account.
+// RESTConfig returns the client configuration for the API server: from the kubeconfig if there is
+// one, otherwise from the pod's service account.
 func (k *Kubernetes) RESTConfig() (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = k.Kubeconfig

@@ -25,8 +25,9 @@ var (
 	logFormats = []string{"json", "text"}
 )
 
-// errorsPerMinute is the number of error lines with the same message that are written in a minute. A line every 10 seconds shows
-// that the problem persists; one for each retry would hide all others.
+// errorsPerMinute is the number of error lines with the same message that are written in a minute.
+// A line every 10 seconds shows that the problem persists; one for each retry would hide all
+// others.
 const errorsPerMinute = 6
 
 func (l *Log) bind(flags *pflag.FlagSet) {
@@ -39,9 +40,10 @@ func (l *Log) validate() error {
 	return errors.Join(oneOf("log-level", l.Level, logLevels), oneOf("log-format", l.Format, logFormats))
 }
 
-// Logger returns a logger that writes to w. Of error lines with the same message, for all objects together, it writes the first
-// errorsPerMinute in a minute, unless the level is debug. It writes all other lines, whereas controller-runtime's loggers drop
-// messages that repeat more than 100 times a second, such as "Imported service" for many services at once.
+// Logger returns a logger that writes to w. Of error lines with the same message, for all objects
+// together, it writes the first errorsPerMinute in a minute, unless the level is debug. It writes
+// all other lines, whereas controller-runtime's loggers drop messages that repeat more than 100
+// times a second, such as "Imported service" for many services at once.
 func (l *Log) Logger(w io.Writer) logr.Logger {
 	return zapr.NewLogger(l.logger(w))
 }
@@ -63,7 +65,8 @@ func (l *Log) logger(w io.Writer, options ...uberzap.Option) *uberzap.Logger {
 	if level != zapcore.DebugLevel {
 		core = limitErrors(core)
 	}
-	// A stack trace adds nothing to the error message for the user, except in a panic, which has its own.
+	// A stack trace adds nothing to the error message for the user, except in a panic, which has
+	// its own.
 	return uberzap.New(core, append(options, uberzap.ErrorOutput(sink), uberzap.AddStacktrace(zapcore.PanicLevel))...)
 }
 
@@ -72,9 +75,9 @@ func timestamps(c zapcore.EncoderConfig) zapcore.EncoderConfig {
 	return c
 }
 
-// errorLimiter writes all lines except errors that repeat. Lines of other levels report an action on one object each. It encodes
-// the values of a logger only when a line is written: controller-runtime creates a logger for every reconcile, and few of them
-// write anything.
+// errorLimiter writes all lines except errors that repeat. Lines of other levels report an action
+// on one object each. It encodes the values of a logger only when a line is written:
+// controller-runtime creates a logger for every reconcile, and few of them write anything.
 type errorLimiter struct {
 	zapcore.Core
 	// errors samples the errors to write.

@@ -40,7 +40,8 @@ func TestLogLimitsErrors(t *testing.T) {
 				var out bytes.Buffer
 				clock := &fixedClock{now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)}
 				log := zapr.NewLogger((&Log{Level: test.level, Format: format}).logger(&out, uberzap.WithClock(clock)))
-				// controller-runtime creates a logger with values for each reconcile: they share their counts.
+				// controller-runtime creates a logger with values for each reconcile: they share
+				// their counts.
 				repeat := func() {
 					for i := range many {
 						log.WithValues("object", i).Error(errors.New("no"), "Reconciler error")

@@ -12,7 +12,8 @@ import (
 type Membership struct {
 	// LeaveAfter is the time without a ClusterProperty after which the cluster leaves; 0 is never.
 	LeaveAfter time.Duration
-	// TrustedKeys is the path of a file with the public keys of clusters. TrustedKeysOnly ignores all other clusters.
+	// TrustedKeys is the path of a file with the public keys of clusters. TrustedKeysOnly ignores
+	// all other clusters.
 	TrustedKeys     string
 	TrustedKeysOnly bool
 }

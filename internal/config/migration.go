@@ -7,10 +7,11 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Migration configures the migration from the legacy controller, the AWS Cloud Map MCS Controller for K8s.
+// Migration configures the migration from the legacy controller, the AWS Cloud Map MCS Controller
+// for K8s.
 type Migration struct {
-	// ImportFromAWSController imports from clusters that still run the legacy controller, and takes over the objects that it
-	// created in this cluster.
+	// ImportFromAWSController imports from clusters that still run the legacy controller, and takes
+	// over the objects that it created in this cluster.
 	ImportFromAWSController bool
 	// PollInterval is the time between two polls of the legacy controllers' instances.
 	PollInterval time.Duration
@@ -23,7 +24,8 @@ func (m *Migration) bind(flags *pflag.FlagSet) {
 		"Interval between polls of the Cloud Map instances of those clusters.")
 }
 
-// minLegacyPollInterval: a poll costs one request for each service that such clusters export, of an account's 3,000 a second.
+// minLegacyPollInterval: a poll costs one request for each service that such clusters export, of an
+// account's 3,000 a second.
 const minLegacyPollInterval = time.Second
 
 func (m *Migration) validate() error {

@@ -1,5 +1,5 @@
-// Package config holds the settings of the controller: one Options struct with its flags, defaults and validation, and the version.
-// Default is the only place of a default.
+// Package config holds the settings of the controller: one Options struct with its flags, defaults
+// and validation, and the version. Default is the only place of a default.
 package config
 
 import (
@@ -36,7 +36,8 @@ type Options struct {
 	Membership       Membership
 	Scope            Scope
 	Budgets          Budgets
-	// ClusterSetIPHold is the time for which the clusterset IPs of an ended import stay reserved for its service.
+	// ClusterSetIPHold is the time for which the clusterset IPs of an ended import stay reserved
+	// for its service.
 	ClusterSetIPHold time.Duration
 	Kubernetes       Kubernetes
 	Election         Election
@@ -51,12 +52,13 @@ type Options struct {
 type Registry struct {
 	// Name selects the backend.
 	Name string
-	// InstanceView registers each exported endpoint as a Cloud Map instance, for users and other AWS services.
+	// InstanceView registers each exported endpoint as a Cloud Map instance, for users and other
+	// AWS services.
 	InstanceView bool
 	// Instances configures the instance view.
 	Instances Instances
-	// PollInterval is the time between two polls, PollIntervalWithNotifications while peer notifications from every other
-	// cluster arrive.
+	// PollInterval is the time between two polls, PollIntervalWithNotifications while peer
+	// notifications from every other cluster arrive.
 	PollInterval, PollIntervalWithNotifications time.Duration
 	// HeartbeatInterval is the time between two heartbeats of this cluster.
 	HeartbeatInterval time.Duration
@@ -64,18 +66,22 @@ type Registry struct {
 	StaleAfter time.Duration
 	// StalePolicy selects the treatment of a stale cluster's endpoints: one of mcs.StalePolicies.
 	StalePolicy string
-	// PathHealth is the policy for clusters that pods of this cluster cannot reach: one of mcs.PathHealths.
+	// PathHealth is the policy for clusters that pods of this cluster cannot reach: one of
+	// mcs.PathHealths.
 	PathHealth string
 }
 
 // Instances configures the Cloud Map services of the instance view.
 type Instances struct {
-	// VPC is the ID of the VPC of private DNS namespaces that the view creates; with "" it creates HTTP namespaces.
+	// VPC is the ID of the VPC of private DNS namespaces that the view creates; with "" it creates
+	// HTTP namespaces.
 	VPC string
-	// TTL is that of DNS records, Routing their routing policy: RoutingMultivalue or RoutingWeighted.
+	// TTL is that of DNS records, Routing their routing policy: RoutingMultivalue or
+	// RoutingWeighted.
 	TTL     time.Duration
 	Routing string
-	// Unready is the treatment of endpoints that are not ready: UnreadyMark, UnreadyDeregister or UnreadyUnhealthy.
+	// Unready is the treatment of endpoints that are not ready: UnreadyMark, UnreadyDeregister or
+	// UnreadyUnhealthy.
 	Unready string
 	// Stale is the treatment of instances of stale clusters: StaleKeep or StaleUnhealthy.
 	Stale string
@@ -103,22 +109,27 @@ type Kubernetes struct {
 // Election configures leader election: one of several replicas is active.
 type Election struct {
 	Enabled bool
-	// Namespace holds the Lease and the ConfigMap with the cluster's identity; "" is the pod's namespace.
+	// Namespace holds the Lease and the ConfigMap with the cluster's identity; "" is the pod's
+	// namespace.
 	Namespace string
 }
 
 // Serving configures the addresses that the controller listens on; "0" disables a server.
 type Serving struct {
 	Metrics, Probes string
-	// MetricsSecure serves metrics over HTTPS, to clients that the API server authenticates and authorizes.
+	// MetricsSecure serves metrics over HTTPS, to clients that the API server authenticates and
+	// authorizes.
 	MetricsSecure bool
-	// MetricsCertDir has tls.crt and tls.key of the metrics endpoint; "" is a self-signed certificate.
+	// MetricsCertDir has tls.crt and tls.key of the metrics endpoint; "" is a self-signed
+	// certificate.
 	MetricsCertDir string
-	// Status serves the state of the controller to kubectl mcs: a loopback address, reached by port-forward.
+	// Status serves the state of the controller to kubectl mcs: a loopback address, reached by
+	// port-forward.
 	Status string
 }
 
-// ProbePort returns the port of Probes, 0 if they are off. The controllers of the other clusters are assumed to use the same.
+// ProbePort returns the port of Probes, 0 if they are off. The controllers of the other clusters
+// are assumed to use the same.
 func (s *Serving) ProbePort() uint16 {
 	_, port, err := net.SplitHostPort(s.Probes)
 	if err != nil {
@@ -140,12 +151,14 @@ func Default() Options {
 		Registry: Registry{
 			Name:         RegistryCloudMap,
 			InstanceView: true,
-			// 15 s is the TTL of Cloud Map's negative answers, so that endpoints that appear are seen as soon as those that disappear.
+			// 15 s is the TTL of Cloud Map's negative answers, so that endpoints that appear are
+			// seen as soon as those that disappear.
 			Instances:                     Instances{TTL: 15 * time.Second, Routing: RoutingMultivalue, Unready: UnreadyMark, Stale: StaleKeep},
 			PollInterval:                  time.Second,
 			PollIntervalWithNotifications: 5 * time.Second,
 			HeartbeatInterval:             12 * time.Second,
-			// Ten missed heartbeats: a restart, a lost lease (15 s) or a throttled minute does not make a cluster stale.
+			// Ten missed heartbeats: a restart, a lost lease (15 s) or a throttled minute does not
+			// make a cluster stale.
 			StaleAfter:  2 * time.Minute,
 			StalePolicy: string(mcs.StaleWithdraw),
 			PathHealth:  string(mcs.PathHealthWithdraw),
@@ -156,7 +169,8 @@ func Default() Options {
 		Etcd:              Etcd{Prefix: names.EtcdPrefix},
 		Migration:         Migration{PollInterval: 5 * time.Second},
 		CloudMapServices:  CloudMapServices{Cluster: "cloud-map"},
-		// Deleting and applying CRDs or ClusterProperties again takes seconds, a failed GitOps sync minutes.
+		// Deleting and applying CRDs or ClusterProperties again takes seconds, a failed GitOps sync
+		// minutes.
 		Membership: Membership{LeaveAfter: 5 * time.Minute},
 		Scope: Scope{
 			ExportNamespaces: allButSystem, ImportNamespaces: allButSystem, ExportSlices: ExportAllSlices, ImportMetadata: mcs.DefaultMetadataKeys,
@@ -166,13 +180,16 @@ func Default() Options {
 		// An hour covers a deployment that is rolled back, and a registry that is restored.
 		ClusterSetIPHold: time.Hour,
 		Kubernetes: Kubernetes{
-			// client-go's default of 5 a second would dominate every delay: a new import is five writes, a new export one or two,
-			// so 300 services at once would take five minutes. The API server protects itself (priority and fairness); this
-			// limit only bounds a controller that malfunctions. 3,000 new imports are 15,000 writes: at 500 a second, 30 s.
+			// client-go's default of 5 a second would dominate every delay: a new import is five
+			// writes, a new export one or two, so 300 services at once would take five minutes. The
+			// API server protects itself (priority and fairness); this limit only bounds a
+			// controller that malfunctions. 3,000 new imports are 15,000 writes: at 500 a second,
+			// 30 s.
 			QPS:   500,
 			Burst: 1000,
-			// The writes of an import are sequential: at 50 ms each, 24 imports make 480 a second. 24 are an eighth of the writes
-			// that an API server executes in parallel (--max-mutating-requests-inflight, 200).
+			// The writes of an import are sequential: at 50 ms each, 24 imports make 480 a second.
+			// 24 are an eighth of the writes that an API server executes in parallel
+			// (--max-mutating-requests-inflight, 200).
 			Concurrency: 24,
 		},
 		Election: Election{Enabled: true},
@@ -182,8 +199,8 @@ func Default() Options {
 	}
 }
 
-// Parse returns the Options of a command line. The error names every invalid setting and its valid values. It contains no
-// password of a URL.
+// Parse returns the Options of a command line. The error names every invalid setting and its valid
+// values. It contains no password of a URL.
 func Parse(args []string) (Options, error) {
 	options, err := parse(args)
 	return options, redact.Error(err)
@@ -309,11 +326,13 @@ func (o *Options) validateHold() error {
 }
 
 const (
-	// A poll costs one DiscoverInstances request of an account's 1,000 a second, shared by all clusters.
+	// A poll costs one DiscoverInstances request of an account's 1,000 a second, shared by all
+	// clusters.
 	minPollInterval = 100 * time.Millisecond
 	// A heartbeat costs one write of about 50 a second for the whole account.
 	minHeartbeatInterval = time.Second
-	// With fewer than three missed heartbeats, one lost write and one slow read would make a cluster stale.
+	// With fewer than three missed heartbeats, one lost write and one slow read would make a
+	// cluster stale.
 	minStaleHeartbeats = 3
 )
 

@@ -13,11 +13,12 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
 )
 
-// PeerNotifications configures the datagrams by which controllers notify each other of new content in the registry.
+// PeerNotifications configures the datagrams by which controllers notify each other of new content
+// in the registry.
 type PeerNotifications struct {
 	Enabled bool
-	// Bind is the address to listen on. Advertise is the address at which the other clusters reach it; "" is the pod's IP with
-	// Bind's port.
+	// Bind is the address to listen on. Advertise is the address at which the other clusters reach
+	// it; "" is the pod's IP with Bind's port.
 	Bind, Advertise string
 	// Networks are the networks that notifications are sent to; empty is no restriction.
 	Networks Prefixes
@@ -94,7 +95,8 @@ func (p *PeerNotifications) port() (uint16, error) {
 	return uint16(port), nil
 }
 
-// Address returns the address at which the other clusters reach this one, or ErrNoPeerNotificationAddress.
+// Address returns the address at which the other clusters reach this one, or
+// ErrNoPeerNotificationAddress.
 func (p *PeerNotifications) Address(getenv func(string) string) (netip.AddrPort, error) {
 	if p.Advertise != "" {
 		return peernotify.ParseAddress(p.Advertise)

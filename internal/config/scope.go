@@ -15,17 +15,22 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// Scope selects the namespaces and Services that take part in the clusterset, in the syntax of NamespaceSelector and ServiceSelector.
+// Scope selects the namespaces and Services that take part in the clusterset, in the syntax of
+// NamespaceSelector and ServiceSelector.
 type Scope struct {
 	ExportNamespaces, ImportNamespaces string
 	AutoExport                         string
-	// ExportSlices selects the EndpointSlices that are exported: ExportAllSlices or ExportControllerSlices.
+	// ExportSlices selects the EndpointSlices that are exported: ExportAllSlices or
+	// ExportControllerSlices.
 	ExportSlices string
-	// ImportMetadata selects the exported labels and annotations that this cluster sets on ServiceImports, as mcs.ParseKeyFilter parses it.
+	// ImportMetadata selects the exported labels and annotations that this cluster sets on
+	// ServiceImports, as mcs.ParseKeyFilter parses it.
 	ImportMetadata string
-	// ClusterPreference is the default of the cluster selectors of this cluster's exports: one of mcs.ClusterPreferences.
+	// ClusterPreference is the default of the cluster selectors of this cluster's exports: one of
+	// mcs.ClusterPreferences.
 	ClusterPreference string
-	// InstanceDNS is the default of the DNS records of the Cloud Map services of the instance view: one of mcs.InstanceDNSValues.
+	// InstanceDNS is the default of the DNS records of the Cloud Map services of the instance view:
+	// one of mcs.InstanceDNSValues.
 	InstanceDNS string
 	// ImportPolicy is the path of the file with the import policy, "" for none.
 	ImportPolicy string
@@ -37,8 +42,8 @@ const (
 	ExportControllerSlices = "controller"
 )
 
-// allButSystem selects all namespaces except those of Kubernetes itself: their Services belong to each cluster, and an
-// administrator can still select them by name.
+// allButSystem selects all namespaces except those of Kubernetes itself: their Services belong to
+// each cluster, and an administrator can still select them by name.
 const allButSystem = corev1.LabelMetadataName + " notin (" + metav1.NamespaceSystem + "," + metav1.NamespacePublic + "," + corev1.NamespaceNodeLease + ")"
 
 func (s *Scope) bind(flags *pflag.FlagSet) {
@@ -86,8 +91,8 @@ func invalid(flag, value string, err error) error {
 // namesPattern is a comma-separated list of names that a namespace can have.
 var namesPattern = regexp.MustCompile(`^ *[a-z0-9]([-a-z0-9]*[a-z0-9])? *(, *[a-z0-9]([-a-z0-9]*[a-z0-9])? *)*$`)
 
-// NamespaceSelector parses a selector of namespaces: a list of names separated by commas, or a label selector in kubectl's
-// syntax.
+// NamespaceSelector parses a selector of namespaces: a list of names separated by commas, or a
+// label selector in kubectl's syntax.
 func NamespaceSelector(text string) (labels.Selector, error) {
 	if strings.TrimSpace(text) == "" {
 		return nil, fmt.Errorf("must select namespaces; %q selects all, %q selects none", corev1.LabelMetadataName, "!"+corev1.LabelMetadataName)

@@ -81,7 +81,8 @@ func (s *Sources) Set(text string) error {
 	return nil
 }
 
-// ParseSource reads a backend and its settings: "cloudmap,region=eu-central-1,role-arn=arn:aws:iam::111122223333:role/mcs".
+// ParseSource reads a backend and its settings:
+// "cloudmap,region=eu-central-1,role-arn=arn:aws:iam::111122223333:role/mcs".
 func ParseSource(text string) (Source, error) {
 	backend, rest, _ := strings.Cut(text, ",")
 	settings, known := sourceSettings[backend]

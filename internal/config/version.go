@@ -10,7 +10,8 @@ import (
 // Version is the release, set by the build.
 var Version = "dev"
 
-// ImageDigest is the digest of the controller's image, set in the plugin of a release. "" is the image of the version's tag.
+// ImageDigest is the digest of the controller's image, set in the plugin of a release. "" is the
+// image of the version's tag.
 var ImageDigest string
 
 // VersionText returns the output of --version.

@@ -15,7 +15,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
-// Merge sets keys of a ConfigMap and keeps the others; nil removes one. It creates the ConfigMap if it does not exist and something is set.
+// Merge sets keys of a ConfigMap and keeps the others; nil removes one. It creates the ConfigMap if
+// it does not exist and something is set.
 func Merge(ctx context.Context, c client.Writer, name types.NamespacedName, values map[string]any) error {
 	_, err := merge(ctx, c, name, "", values)
 	if apierrors.IsNotFound(err) {
@@ -24,8 +25,8 @@ func Merge(ctx context.Context, c client.Writer, name types.NamespacedName, valu
 	return describe(name, err)
 }
 
-// MergeAt is Merge for a ConfigMap with a resource version, "" if it does not exist, and returns the next one. The error is a Conflict, and nothing is
-// written, if the ConfigMap has another one.
+// MergeAt is Merge for a ConfigMap with a resource version, "" if it does not exist, and returns
+// the next one. The error is a Conflict, and nothing is written, if the ConfigMap has another one.
 func MergeAt(ctx context.Context, c client.Writer, name types.NamespacedName, version string, values map[string]any) (next string, err error) {
 	if version == "" {
 		next, err = create(ctx, c, name, values)

@@ -15,15 +15,16 @@ import (
 )
 
 const (
-	// apiRetry is the interval at which a missing API is looked for: soon after "kubectl apply" of its CRD, at the cost of one
-	// request a second.
+	// apiRetry is the interval at which a missing API is looked for: soon after "kubectl apply" of
+	// its CRD, at the cost of one request a second.
 	apiRetry = time.Second
 	// apiReminder is the interval at which a missing API is logged.
 	apiReminder = time.Minute
 )
 
-// waitForMCS returns the served version of the MCS API as soon as there is one. Until then the controller is healthy but not
-// ready: it answers the probes at probes and logs what is missing, instead of restarting over and over.
+// waitForMCS returns the served version of the MCS API as soon as there is one. Until then the
+// controller is healthy but not ready: it answers the probes at probes and logs what is missing,
+// instead of restarting over and over.
 func waitForMCS(ctx context.Context, d discovery.DiscoveryInterface, probes string, log logr.Logger) (schema.GroupVersion, error) {
 	var reminded time.Time
 	var server *http.Server

@@ -14,7 +14,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
 )
 
-// exportUID waits until the ServiceExport of key exists, or with wanted false does not exist. It returns the UID.
+// exportUID waits until the ServiceExport of key exists, or with wanted false does not exist. It
+// returns the UID.
 func (k *cluster) exportUID(t *testing.T, key mcs.Key, wanted bool) types.UID {
 	t.Helper()
 	var exp mcsv1beta1.ServiceExport

@@ -16,8 +16,9 @@ import (
 	cloudmapapi "github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
-// TestRun_BudgetsOverCloudMap: exports in a namespace that does not exist cost nothing, and are imported when it is created; a namespace with as many
-// imports as it may have gets no further one until one has ended.
+// TestRun_BudgetsOverCloudMap: exports in a namespace that does not exist cost nothing, and are
+// imported when it is created; a namespace with as many imports as it may have gets no further one
+// until one has ended.
 func TestRun_BudgetsOverCloudMap(t *testing.T) {
 	a, b := twoClusters(t)
 	url := localCloudMap(t, cloudmaplocal.Options{})

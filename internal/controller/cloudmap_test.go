@@ -22,7 +22,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
-// cloudMapConfig returns the configuration of a registry with fast polls. Clusters keep their keys over restarts.
+// cloudMapConfig returns the configuration of a registry with fast polls. Clusters keep their keys
+// over restarts.
 func cloudMapConfig(t *testing.T, keyrings *registrytest.Keyrings, identity mcs.Identity) cloudmap.Config {
 	t.Helper()
 	settings := config.Default().Registry
@@ -69,7 +70,8 @@ func cloudMapRegistries(t *testing.T, url string) func(context.Context, mcs.Iden
 	}
 }
 
-// This test uses the Cloud Map registry: the AWS SDK and Cloud Map's API, with its eventual consistency.
+// This test uses the Cloud Map registry: the AWS SDK and Cloud Map's API, with its eventual
+// consistency.
 func TestRun_OverCloudMap(t *testing.T) {
 	a, b := twoClusters(t)
 	url := localCloudMap(t, cloudmaplocal.Options{Behaviors: cloudmaplocal.ReadsLate(200 * time.Millisecond)})
@@ -103,8 +105,8 @@ func TestRun_OverCloudMap(t *testing.T) {
 	a.notImported(t, key)
 }
 
-// A cluster that gets another ID exports under both until the other clusters have read its exports under the new one, so no import ends. AWS
-// Cloud Map confirms writes late.
+// A cluster that gets another ID exports under both until the other clusters have read its exports
+// under the new one, so no import ends. AWS Cloud Map confirms writes late.
 func TestMembership_ChangesIdentityOverCloudMap(t *testing.T) {
 	a, b := twoClusters(t)
 	url := localCloudMap(t, cloudmaplocal.Options{Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)})

@@ -221,7 +221,8 @@ func TestExports_BulkWritesEveryStatus(t *testing.T) {
 	}
 }
 
-// A controller that is stopped between the first two writes of an import leaves a derived Service without an owner.
+// A controller that is stopped between the first two writes of an import leaves a derived Service
+// without an owner.
 func TestImportsRemoveOrphanedService(t *testing.T) {
 	s := setUp(t, "earlier-life")
 	derivedFor := func(key mcs.Key) *corev1.Service {
@@ -341,7 +342,8 @@ func TestImports_FollowServiceType(t *testing.T) {
 	s.a.delete(t, controllertest.Service(s.key))
 	headless := controllertest.Service(s.key)
 	headless.Spec.ClusterIP = corev1.ClusterIPNone
-	headless.Spec.IPFamilyPolicy = new(corev1.IPFamilyPolicySingleStack) // one without selector would be given both
+	// one without selector would be given both
+	headless.Spec.IPFamilyPolicy = new(corev1.IPFamilyPolicySingleStack)
 	s.a.create(t, headless)
 	eventually(t, "headless import", func() error {
 		var imp mcsv1beta1.ServiceImport

@@ -65,7 +65,8 @@ func testGuard(t *testing.T, k *cluster) {
 		}
 		return k.admin.Update(t.Context(), crd)
 	}
-	// The policy takes effect a moment after its creation. Until then the test applies the older and the newer CRD in turn.
+	// The policy takes effect a moment after its creation. Until then the test applies the older
+	// and the newer CRD in turn.
 	eventually(t, "the policy's effect", func() error {
 		if err := relabel("v0.5.2", "1"); err != nil {
 			return err

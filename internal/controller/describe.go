@@ -7,7 +7,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// DescribeMetrics registers the metrics of all controllers without their values, for the reference page.
+// DescribeMetrics registers the metrics of all controllers without their values, for the reference
+// page.
 func DescribeMetrics(registerer prometheus.Registerer) error {
 	_, err := registerMetrics(registerer, nil, nil, nil, paths.New(paths.Config{Mode: mcs.PathHealthWithdraw}))
 	return err

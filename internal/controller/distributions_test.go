@@ -15,7 +15,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// The traffic policy of the exported Service is applied to the import, its derived Service and its slices, which are updated in place.
+// The traffic policy of the exported Service is applied to the import, its derived Service and its
+// slices, which are updated in place.
 func TestImports_FollowTrafficPolicy(t *testing.T) {
 	s := setUp(t, "distribution")
 	s.a.export(t, s.key, 1, 1)
@@ -39,14 +40,16 @@ func TestImports_FollowTrafficPolicy(t *testing.T) {
 	}
 }
 
-// trafficPolicy holds the fields of a Service that restrict its endpoints, and the number of topology hints of its one endpoint.
+// trafficPolicy holds the fields of a Service that restrict its endpoints, and the number of
+// topology hints of its one endpoint.
 type trafficPolicy struct {
 	internal           corev1.ServiceInternalTrafficPolicy
 	distribution       string
 	forZones, forNodes int
 }
 
-// hasPolicy returns an error unless the import, its derived Service and its slice have the policy want.
+// hasPolicy returns an error unless the import, its derived Service and its slice have the policy
+// want.
 func (k *cluster) hasPolicy(t *testing.T, key mcs.Key, want trafficPolicy) error {
 	var imp mcsv1beta1.ServiceImport
 	var svc corev1.Service

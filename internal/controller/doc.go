@@ -1,4 +1,5 @@
-// Package controller wires the controllers of this project into a manager and runs it. Each controller is a package:
+// Package controller wires the controllers of this project into a manager and runs it. Each
+// controller is a package:
 //
 //	membership  ClusterProperties or flags -> the cluster's identity, and its session with the registry;
 //	            labels of the nodes -> ClusterProperties for Region and zone
@@ -9,9 +10,10 @@
 //	serve       metrics, status endpoint, probes
 //	kube        what they share
 //
-// They import one way: kube <- membership, guard <- exports, imports <- serve <- controller. Exports and imports are reconciled service
-// by service: gather the existing objects, decide without I/O, apply the smallest set of writes. Everything is level-triggered:
-// a notification, from Kubernetes or from the registry, only requeues a service.
+// They import one way: kube <- membership, guard <- exports, imports <- serve <- controller.
+// Exports and imports are reconciled service by service: gather the existing objects, decide
+// without I/O, apply the smallest set of writes. Everything is level-triggered: a notification,
+// from Kubernetes or from the registry, only requeues a service.
 //
 // The controller's permissions in a cluster are those that it uses:
 //

@@ -42,7 +42,8 @@ func (k *cluster) drainService(t *testing.T, key mcs.Key, value string) {
 	change(t, k, controllertest.ServiceExport(key), func(e *mcsv1beta1.ServiceExport) { e.Annotations = map[string]string{mcs.AnnotationDrain: value} })
 }
 
-// awaitDrained waits until the import has condition Drained with that status and reason, and text in its message.
+// awaitDrained waits until the import has condition Drained with that status and reason, and text
+// in its message.
 func (k *cluster) awaitDrained(t *testing.T, key mcs.Key, want, text string) {
 	t.Helper()
 	eventually(t, "condition Drained of "+key.String(), func() error {
@@ -66,8 +67,9 @@ func (k *cluster) runDrainable(t *testing.T, newRegistry membership.RegistryFact
 	k.runWith(t, newRegistry, testOptions(config.Identity{}))
 }
 
-// Other clusters stop using the endpoints of a drained cluster, but not the last ones, and no moment is without a ready endpoint. The import, its
-// IPs and the drained cluster's own import stay.
+// Other clusters stop using the endpoints of a drained cluster, but not the last ones, and no
+// moment is without a ready endpoint. The import, its IPs and the drained cluster's own import
+// stay.
 func TestDrain_OfClusterAndService(t *testing.T) {
 	a, b := twoClusters(t)
 	hub := memory.NewHub()
@@ -147,8 +149,8 @@ func TestDrain_OfClusterAndService(t *testing.T) {
 	}
 }
 
-// A drain reaches the importers of a registry with the default intervals, in about the time of a poll. The limit of 2 s is measured and not
-// tested: machines differ.
+// A drain reaches the importers of a registry with the default intervals, in about the time of a
+// poll. The limit of 2 s is measured and not tested: machines differ.
 func TestDrain_ReachesImporters(t *testing.T) {
 	settings := config.Default().Registry
 	overCloudMap := func(t *testing.T) membership.RegistryFactory {

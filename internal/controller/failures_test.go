@@ -22,7 +22,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// awaitImportReady waits until the ServiceImport has condition Ready with that status and text in its message.
+// awaitImportReady waits until the ServiceImport has condition Ready with that status and text in
+// its message.
 func (k *cluster) awaitImportReady(t *testing.T, key mcs.Key, want, text string) {
 	t.Helper()
 	eventually(t, "condition Ready="+want, func() error {
@@ -38,7 +39,8 @@ func (k *cluster) awaitImportReady(t *testing.T, key mcs.Key, want, text string)
 	})
 }
 
-// An admission policy that refuses the slices of an import makes it not Ready, until it allows them.
+// An admission policy that refuses the slices of an import makes it not Ready, until it allows
+// them.
 func TestImports_NotReadyWhileWritesAreRefused(t *testing.T) {
 	s := setUp(t, "refused")
 	s.runB.stopAndWait(t)
@@ -79,7 +81,8 @@ func TestExports_NotReadyWhileWritesFail(t *testing.T) {
 	s.a.condition(t, s.key, "Ready=True Exported", "")
 }
 
-// forgetful is a registry that has not seen cls1 since its start, as after a restart while the registry was restored.
+// forgetful is a registry that has not seen cls1 since its start, as after a restart while the
+// registry was restored.
 type forgetful struct {
 	registry.Registry
 	blind  *atomic.Bool
@@ -102,7 +105,8 @@ func (r *forgetful) Run(ctx context.Context, notify func(mcs.Key)) error {
 	return r.Registry.Run(ctx, notify)
 }
 
-// A restarted controller keeps what it imported from a cluster that the registry has not shown since, for as long as that takes.
+// A restarted controller keeps what it imported from a cluster that the registry has not shown
+// since, for as long as that takes.
 func TestImports_KeepUnseenClusterAfterRestart(t *testing.T) {
 	s := setUp(t, "unseen")
 	s.a.export(t, s.key, 1, 1)

@@ -15,7 +15,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// TestIPFamilyNotSupported imports an IPv6 service into an IPv4 cluster, until the service has both families.
+// TestIPFamilyNotSupported imports an IPv6 service into an IPv4 cluster, until the service has both
+// families.
 func TestIPFamilyNotSupported(t *testing.T) {
 	s := setUp(t, "families")
 	other := s.hub.Registry(mcs.Identity{ClusterID: "cls3", ClusterSetID: "set", UID: "3"})

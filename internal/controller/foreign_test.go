@@ -33,7 +33,8 @@ func importedSliceOf(key mcs.Key, cluster string) *discoveryv1.EndpointSlice {
 	return &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: mcs.DerivedName(key) + "-" + cluster + "-ipv4-0"}}
 }
 
-// isRepaired returns an error if the import is not as the controller writes it: marks, clusterset IPs, ports and the endpoint of cls1.
+// isRepaired returns an error if the import is not as the controller writes it: marks, clusterset
+// IPs, ports and the endpoint of cls1.
 func (k *cluster) isRepaired(t *testing.T, key mcs.Key, ips []string) error {
 	imp, svc := importOf(key), derivedOf(key)
 	if err := errors.Join(k.get(t, key, imp), k.admin.Get(t.Context(), client.ObjectKeyFromObject(svc), svc)); err != nil {
@@ -136,7 +137,8 @@ func TestImports_RepairForeignChanges(t *testing.T) {
 	}
 }
 
-// A Service of another owner with the derived name prevents the import. When it is deleted, as the event advises, the import is created.
+// A Service of another owner with the derived name prevents the import. When it is deleted, as the
+// event advises, the import is created.
 func TestImports_CreatedWhenForeignServiceIsDeleted(t *testing.T) {
 	s := setUp(t, "foreign-service")
 	foreign := controllertest.Service(mcs.Key{Namespace: s.key.Namespace, Name: mcs.DerivedName(s.key)})
@@ -147,7 +149,8 @@ func TestImports_CreatedWhenForeignServiceIsDeleted(t *testing.T) {
 	s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}})
 }
 
-// The derived Service is deleted while no controller runs, and another Service gets its IP: the import gets another one, and says so.
+// The derived Service is deleted while no controller runs, and another Service gets its IP: the
+// import gets another one, and says so.
 func TestImports_ReportChangedIP(t *testing.T) {
 	for name, spec := range map[string]func(ip string) (taken, recorded string){
 		"the IP is taken":        func(ip string) (string, string) { return ip, ip },
@@ -176,8 +179,9 @@ func TestImports_ReportChangedIP(t *testing.T) {
 	}
 }
 
-// A finalizer of another client keeps a slice that is being deleted. It loses its endpoints, which kube-proxy would use: those that stay are in another
-// slice. Then it is left alone. The end of the import does the same.
+// A finalizer of another client keeps a slice that is being deleted. It loses its endpoints, which
+// kube-proxy would use: those that stay are in another slice. Then it is left alone. The end of the
+// import does the same.
 func TestImports_EmptySlicesInDeletion(t *testing.T) {
 	s := setUp(t, "slice-in-deletion")
 	source := s.a.export(t, s.key, 1, 3)

@@ -37,15 +37,16 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
 )
 
-// The scenarios run the whole controller, under the RBAC that is installed with it, against real API servers: two
-// clusters that share a memory registry. There is no controller-manager, so the tests write the EndpointSlices, no
-// garbage is collected and namespaces are not deleted.
+// The scenarios run the whole controller, under the RBAC that is installed with it, against real
+// API servers: two clusters that share a memory registry. There is no controller-manager, so the
+// tests write the EndpointSlices, no garbage is collected and namespaces are not deleted.
 //
-// They need KUBEBUILDER_ASSETS, a directory with etcd and kube-apiserver: "testbed assets" prints one. TEST_LOG=1 shows
-// the controllers' logs.
+// They need KUBEBUILDER_ASSETS, a directory with etcd and kube-apiserver: "testbed assets" prints
+// one. TEST_LOG=1 shows the controllers' logs.
 
 const (
-	// waitTimeout is the time limit of eventually. Most conditions take less than a second, a few seconds on a busy machine.
+	// waitTimeout is the time limit of eventually. Most conditions take less than a second, a few
+	// seconds on a busy machine.
 	waitTimeout = 30 * time.Second
 	// waitInterval is the interval between two checks of eventually.
 	waitInterval = 25 * time.Millisecond
@@ -61,7 +62,8 @@ type cluster struct {
 	writes writeCounter
 }
 
-// writeCounter counts accepted writes by namespace and by what they write, such as "POST services", and refused ones.
+// writeCounter counts accepted writes by namespace and by what they write, such as "POST services",
+// and refused ones.
 type writeCounter struct {
 	mu       sync.Mutex
 	accepted map[string]map[string]int
@@ -168,7 +170,8 @@ func twoClusters(t *testing.T) (a, b *cluster) {
 	return clusters[0], clusters[1]
 }
 
-// startKubernetes starts an API server with crds and the controller's RBAC. version is that of the MCS and About APIs.
+// startKubernetes starts an API server with crds and the controller's RBAC. version is that of the
+// MCS and About APIs.
 func startKubernetes(version string, crds ...*apiextensionsv1.CustomResourceDefinition) (*cluster, error) {
 	k := &cluster{writes: writeCounter{accepted: map[string]map[string]int{}, refused: map[string]map[string]int{}}}
 	started, err := controllertest.StartKubernetes(version, k.writes.wrap, crds...)
@@ -221,8 +224,10 @@ func testOptions(identity config.Identity) config.Options {
 	options := config.Default()
 	options.Identity = identity
 	options.Election.Enabled = false
-	options.Registry.PathHealth = string(mcs.PathHealthOff)                        // endpoints of tests do not exist
-	options.Registry.PollIntervalWithNotifications = options.Registry.PollInterval // the previous identity ends after two polls
+	// endpoints of tests do not exist
+	options.Registry.PathHealth = string(mcs.PathHealthOff)
+	// the previous identity ends after two polls
+	options.Registry.PollIntervalWithNotifications = options.Registry.PollInterval
 	options.Serving = config.Serving{Metrics: "0", Probes: "0", Status: "0"}
 	return options
 }
@@ -249,7 +254,8 @@ func runSetup(t *testing.T, cfg *rest.Config, setup Setup) *instance {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	i := &instance{stop: stop, done: make(chan error, 1)}
-	setup.ReportInterval = cmp.Or(setup.ReportInterval, time.Hour) // a report of imports changes a condition some time later: only tests of it want that
+	// a report of imports changes a condition some time later: only tests of it want that
+	setup.ReportInterval = cmp.Or(setup.ReportInterval, time.Hour)
 	setup.Logger = ctrllog.Log.WithValues("run", setup.Options.Identity.ClusterID)
 	go func() { i.done <- Run(ctx, cfg, setup) }()
 	t.Cleanup(func() { i.stopAndWait(t) })

@@ -141,7 +141,8 @@ func TestImports_ReleaseHeldIP(t *testing.T) {
 	})
 }
 
-// TestImports_KeepIPWhenNamespaceIsExcluded: a label of the namespace that is gone for a moment does not change the IPs.
+// TestImports_KeepIPWhenNamespaceIsExcluded: a label of the namespace that is gone for a moment
+// does not change the IPs.
 func TestImports_KeepIPWhenNamespaceIsExcluded(t *testing.T) {
 	s := setUp(t, "hold-excluded")
 	s.runB.stopAndWait(t)
@@ -174,7 +175,8 @@ func TestImports_KeepIPWhenNamespaceIsExcluded(t *testing.T) {
 	s.sameIPs(t, before)
 }
 
-// TestImports_KeepIPWhenServiceMoves: one cluster ends its export, and later another one exports the service.
+// TestImports_KeepIPWhenServiceMoves: one cluster ends its export, and later another one exports
+// the service.
 func TestImports_KeepIPWhenServiceMoves(t *testing.T) {
 	s := setUp(t, "hold-move")
 	s.a.export(t, s.key, 1, 1)

@@ -20,7 +20,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
 )
 
-// identitiesOptions returns options of a controller that stores its identities in a ConfigMap, which is deleted when the test ends.
+// identitiesOptions returns options of a controller that stores its identities in a ConfigMap,
+// which is deleted when the test ends.
 func (k *cluster) identitiesOptions(t *testing.T, identity config.Identity) config.Options {
 	t.Helper()
 	deleteIdentities := func() {
@@ -132,8 +133,8 @@ func TestIdentities_WithdrawPreviousIdentity(t *testing.T) {
 	a.awaitIdentities(t)
 }
 
-// Exports of other clusters are not withdrawn: those of a clone that still uses the previous identity, and those of the cluster
-// from which the ConfigMap was copied.
+// Exports of other clusters are not withdrawn: those of a clone that still uses the previous
+// identity, and those of the cluster from which the ConfigMap was copied.
 func TestIdentities_WithdrawOnlyOwnExports(t *testing.T) {
 	hub := memory.NewHub()
 	a, _ := twoClusters(t)

@@ -9,7 +9,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
 )
 
-// runReporting starts a controller that reports its imports, and reads the reports of the others, without delay.
+// runReporting starts a controller that reports its imports, and reads the reports of the others,
+// without delay.
 func (k *cluster) runReporting(t *testing.T, hub *memory.Hub, identity config.Identity) *instance {
 	t.Helper()
 	return runSetup(t, k.cfg, Setup{Options: testOptions(identity), NewRegistry: hubRegistry(hub), ReportInterval: 50 * time.Millisecond})

@@ -18,8 +18,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
-// importedPorts waits until key is imported as a ClusterSetIP service with ports, sorted, such as "http:80", and its slices
-// have slicePorts.
+// importedPorts waits until key is imported as a ClusterSetIP service with ports, sorted, such as
+// "http:80", and its slices have slicePorts.
 func (k *cluster) importedPorts(t *testing.T, key mcs.Key, ports, slicePorts []string) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("ports %v of %s", ports, key), func() error {
@@ -65,7 +65,8 @@ func (k *cluster) importedPorts(t *testing.T, key mcs.Key, ports, slicePorts []s
 	})
 }
 
-// A NodePort or LoadBalancer Service is imported as a ClusterSetIP service. The exported Service keeps its type.
+// A NodePort or LoadBalancer Service is imported as a ClusterSetIP service. The exported Service
+// keeps its type.
 func TestExports_AcceptAllServiceTypes(t *testing.T) {
 	s := setUp(t, "types")
 	svc := controllertest.Service(s.key)
@@ -95,7 +96,8 @@ func TestExports_AcceptAllServiceTypes(t *testing.T) {
 	}
 }
 
-// If ports and selector of an exported Service change, the slices are updated and the clusterset IP stays.
+// If ports and selector of an exported Service change, the slices are updated and the clusterset IP
+// stays.
 func TestExports_FollowPortsAndSelector(t *testing.T) {
 	s := setUp(t, "ports")
 	slice := s.a.export(t, s.key, 1, 1)
@@ -129,8 +131,9 @@ func TestExports_FollowPortsAndSelector(t *testing.T) {
 	}
 }
 
-// A port gets another name in steps, so that kube-proxy always finds its endpoints: the slices have both names, then the derived Service has the new one,
-// then the slices lose the old one. The ServiceImport has the new one at once. It takes 11 s.
+// A port gets another name in steps, so that kube-proxy always finds its endpoints: the slices have
+// both names, then the derived Service has the new one, then the slices lose the old one. The
+// ServiceImport has the new one at once. It takes 11 s.
 func TestImports_PortNamesChangeInSteps(t *testing.T) {
 	s := setUp(t, "port-names")
 	s.a.create(t, controllertest.Service(s.key))
@@ -147,7 +150,8 @@ func TestImports_PortNamesChangeInSteps(t *testing.T) {
 	}
 }
 
-// A Service without a selector has the EndpointSlices that the user writes by hand, with optional fields left out.
+// A Service without a selector has the EndpointSlices that the user writes by hand, with optional
+// fields left out.
 func TestExports_ServiceWithoutSelector(t *testing.T) {
 	s := setUp(t, "byhand")
 	s.a.create(t, controllertest.Service(s.key))
@@ -159,7 +163,8 @@ func TestExports_ServiceWithoutSelector(t *testing.T) {
 		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(3306))}},
 		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.7"}}},
 	}
-	byHand.Labels = map[string]string{discoveryv1.LabelServiceName: s.key.Name} // without a manager and without readiness
+	// without a manager and without readiness
+	byHand.Labels = map[string]string{discoveryv1.LabelServiceName: s.key.Name}
 	s.a.create(t, byHand)
 	s.b.imported(t, s.key, map[string][]string{"cls1": {"192.0.2.7"}})
 	s.b.importedPorts(t, s.key, []string{"http:80"}, []string{"http:3306"})

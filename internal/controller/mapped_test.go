@@ -28,8 +28,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/union"
 )
 
-// A mapped service of Cloud Map is imported like the export of a cluster. It survives a restart while Cloud Map does not answer, shares the import with a cluster
-// that exports the name, and ends when its mapping is removed, also while Cloud Map does not answer.
+// A mapped service of Cloud Map is imported like the export of a cluster. It survives a restart
+// while Cloud Map does not answer, shares the import with a cluster that exports the name, and ends
+// when its mapping is removed, also while Cloud Map does not answer.
 func TestRun_ImportsMappedService(t *testing.T) {
 	a, b := twoClusters(t)
 	key := newKey("mapped")
@@ -118,7 +119,8 @@ func TestRun_ImportsMappedService(t *testing.T) {
 	b.notImported(t, key)
 }
 
-// createMapped creates service orders in namespace apps, and returns a function that registers an instance.
+// createMapped creates service orders in namespace apps, and returns a function that registers an
+// instance.
 func createMapped(t *testing.T, sdk *servicediscovery.Client, client *cloudmapapi.Client) func(id string, attrs map[string]string) {
 	t.Helper()
 	out, err := sdk.CreateHttpNamespace(t.Context(), &servicediscovery.CreateHttpNamespaceInput{Name: aws.String("apps")})

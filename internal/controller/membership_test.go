@@ -63,7 +63,8 @@ func TestMembership_FollowsIdentity(t *testing.T) {
 	b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}})
 }
 
-// ClusterProperties that are deleted and created again, or get an invalid value for a moment, end no import.
+// ClusterProperties that are deleted and created again, or get an invalid value for a moment, end
+// no import.
 func TestMembership_KeepsExportsWithoutClusterProperties(t *testing.T) {
 	hub := memory.NewHub()
 	a, b := twoClusters(t)
@@ -95,8 +96,8 @@ func TestMembership_KeepsExportsWithoutClusterProperties(t *testing.T) {
 	a.condition(t, key, "Ready=True Exported", "")
 }
 
-// The imports from a cluster that was destroyed end when a user has it forgotten, also after a restart that has not seen the cluster, and
-// begin again when it returns.
+// The imports from a cluster that was destroyed end when a user has it forgotten, also after a
+// restart that has not seen the cluster, and begin again when it returns.
 func TestMembership_ForgetsDestroyedCluster(t *testing.T) {
 	hub := memory.NewHub()
 	a, b := twoClusters(t)
@@ -176,7 +177,8 @@ func TestMembership_ReportsKeys(t *testing.T) {
 	a.membershipEvent(t, corev1.EventTypeNormal, "KeyChanged", "cluster cls3 has another key: its records are signed with second-key from now on, and with first-key before")
 }
 
-// slowLeaver is a registry that leaves only when channel leave is closed, unless leaving is taken back.
+// slowLeaver is a registry that leaves only when channel leave is closed, unless leaving is taken
+// back.
 type slowLeaver struct {
 	registry.Registry
 	leaving, leave chan struct{}
@@ -199,8 +201,8 @@ func (r slowLeaver) Run(ctx context.Context, notify func(mcs.Key)) error {
 	return r.Registry.Run(stay, notify)
 }
 
-// Withdrawing the exports of a previous identity may take long, for example while the registry is down. The cluster exports under
-// its new identity meanwhile.
+// Withdrawing the exports of a previous identity may take long, for example while the registry is
+// down. The cluster exports under its new identity meanwhile.
 func TestMembership_ExportsWhilePreviousIdentityLeaves(t *testing.T) {
 	hub := memory.NewHub()
 	a, b := twoClusters(t)

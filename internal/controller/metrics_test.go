@@ -50,7 +50,8 @@ func TestMetrics_RequireAuthorization(t *testing.T) {
 		a.create(t, obj)
 		t.Cleanup(func() { _ = a.admin.Delete(context.Background(), obj) })
 	}
-	eventually(t, "the permission of the reader", func() error { // the controller remembers a refusal for 30 s
+	// the controller remembers a refusal for 30 s
+	eventually(t, "the permission of the reader", func() error {
 		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 			User: "system:serviceaccount:" + namespace + ":prometheus", NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: "/metrics", Verb: "get"},
 		}}
@@ -107,7 +108,8 @@ func TestMetrics_WithoutAuthorization(t *testing.T) {
 	})
 }
 
-// TestMetrics_ReloadCertificate replaces the certificate in --metrics-cert-dir while the controller runs.
+// TestMetrics_ReloadCertificate replaces the certificate in --metrics-cert-dir while the controller
+// runs.
 func TestMetrics_ReloadCertificate(t *testing.T) {
 	a, _ := twoClusters(t)
 	options := testOptions(flags("cls1"))
@@ -140,7 +142,8 @@ func TestMetrics_ReloadCertificate(t *testing.T) {
 	}
 }
 
-// writeCertificate writes a new certificate for metrics.test into dir, as the kubelet updates a Secret, and returns its authority.
+// writeCertificate writes a new certificate for metrics.test into dir, as the kubelet updates a
+// Secret, and returns its authority.
 func writeCertificate(t *testing.T, dir string) *x509.CertPool {
 	t.Helper()
 	certificate, key, err := cert.GenerateSelfSignedCertKey("metrics.test", nil, nil)
@@ -253,7 +256,8 @@ func TestMetrics_OfClustersThatAreGone(t *testing.T) {
 			return nil
 		}
 	}
-	eventually(t, "the member", has("member_stale")) // changes from before the session are not measured
+	// changes from before the session are not measured
+	eventually(t, "the member", has("member_stale"))
 	publish()
 	eventually(t, "its metrics", has("member_stale", "imported_endpoints", "propagation_seconds"))
 	leave(registry.ErrLeave)

@@ -44,12 +44,14 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/union"
 )
 
-// The clusters migrate one by one from the legacy controller to ours, while clients use the exported services. Each cluster has an access key with the policies that
-// docs/migration.md names, and the legacy controllers and the administrator have another one, with all rights.
+// The clusters migrate one by one from the legacy controller to ours, while clients use the
+// exported services. Each cluster has an access key with the policies that docs/migration.md names,
+// and the legacy controllers and the administrator have another one, with all rights.
 //
-// By default, the test creates the objects and instances that were recorded of the legacy controller's version 0.3.1. With
-// OLD_CONTROLLER, the path of its program, the test runs that instead. It must be built from that version with its Cloud Map
-// endpoint taken from SD_ENDPOINT (docs/migration.md describes this).
+// By default, the test creates the objects and instances that were recorded of the legacy
+// controller's version 0.3.1. With OLD_CONTROLLER, the path of its program, the test runs that
+// instead. It must be built from that version with its Cloud Map endpoint taken from SD_ENDPOINT
+// (docs/migration.md describes this).
 
 // migrationPolicies are the policies that docs/migration.md names.
 var migrationPolicies = []string{"cluster.json", "instance-view.json", "compatibility.json"}
@@ -91,7 +93,8 @@ func newLegacyClusterset(t *testing.T) *legacyClusterset {
 // administrator is the access key that localCloudMap puts into the environment.
 const administrator = "test"
 
-// tag tags the Cloud Map namespace and service of key as the script in docs/migration.md, which TestMigrationPage runs.
+// tag tags the Cloud Map namespace and service of key as the script in docs/migration.md, which
+// TestMigrationPage runs.
 func (w *legacyClusterset) tag(t *testing.T, key mcs.Key) {
 	t.Helper()
 	namespaces, err := w.sdk.ListNamespaces(t.Context(), &servicediscovery.ListNamespacesInput{Filters: []sdtypes.NamespaceFilter{
@@ -127,7 +130,8 @@ func (w *legacyClusterset) writers(ctx context.Context, key mcs.Key) (map[string
 	return writers, nil
 }
 
-// awaitWriters waits until the instances of key are those of the addresses, written by these controllers: legacy clusters import them.
+// awaitWriters waits until the instances of key are those of the addresses, written by these
+// controllers: legacy clusters import them.
 func (w *legacyClusterset) awaitWriters(t *testing.T, key mcs.Key, want map[string]string) {
 	t.Helper()
 	eventually(t, "the instances are updated", func() error {
@@ -162,7 +166,8 @@ type legacyExport struct {
 	addresses []string
 }
 
-// run runs the legacy controller in a cluster until the returned function is called. all includes the cluster's own export.
+// run runs the legacy controller in a cluster until the returned function is called. all includes
+// the cluster's own export.
 func (w *legacyClusterset) run(t *testing.T, k *cluster, clusterID string, key mcs.Key, all []legacyExport) (stop func()) {
 	t.Helper()
 	if program := os.Getenv("OLD_CONTROLLER"); program != "" {
@@ -258,7 +263,8 @@ func (w *legacyClusterset) service(t *testing.T, key mcs.Key) string {
 	return w.services[key]
 }
 
-// imitateImport creates a ServiceImport, a derived Service for each source cluster, and their EndpointSlices.
+// imitateImport creates a ServiceImport, a derived Service for each source cluster, and their
+// EndpointSlices.
 func imitateImport(t *testing.T, k *cluster, key mcs.Key, all []legacyExport) {
 	t.Helper()
 	type named struct {
@@ -329,8 +335,9 @@ func (k *cluster) sourcesOf(ctx context.Context, namespace, ip string) (map[stri
 	return sources, nil
 }
 
-// watchClients simulates clients of key in a cluster until the returned function is called: one resolves the IPs each time, the
-// others cache one of the first IPs each. It reports an error if an IP has no ready endpoint.
+// watchClients simulates clients of key in a cluster until the returned function is called: one
+// resolves the IPs each time, the others cache one of the first IPs each. It reports an error if an
+// IP has no ready endpoint.
 func (k *cluster) watchClients(t *testing.T, key mcs.Key, uid types.UID, ips []string) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -373,7 +380,8 @@ func (k *cluster) clientProblem(ctx context.Context, key mcs.Key, uid types.UID,
 	return nil
 }
 
-// readyEndpoints returns endpoints with condition ready set: the legacy controller treats unset as not ready.
+// readyEndpoints returns endpoints with condition ready set: the legacy controller treats unset as
+// not ready.
 func readyEndpoints(x, n int) []discoveryv1.Endpoint {
 	list := controllertest.Endpoints(x, n)
 	for i := range list {
@@ -397,7 +405,8 @@ func TestMigration(t *testing.T) {
 	all := []legacyExport{{"cls1", []string{"10.1.0.1", "10.1.0.2"}}, {"cls2", []string{"10.2.0.1"}}}
 	stopA, stopB := w.run(t, a, "cls1", key, all), w.run(t, b, "cls2", key, all)
 
-	// The legacy controllers import both exports in both clusters, with an IP for each source cluster.
+	// The legacy controllers import both exports in both clusters, with an IP for each source
+	// cluster.
 	uids, ips := map[*cluster]types.UID{}, map[*cluster][]string{}
 	for _, k := range []*cluster{a, b} {
 		eventually(t, "the legacy controller imports both", func() error {
@@ -424,7 +433,8 @@ func TestMigration(t *testing.T) {
 	endA := a.watchClients(t, key, uids[a], ips[a])
 	endB := b.watchClients(t, key, uids[b], ips[b])
 
-	// The administrator tags what the legacy controllers have created. cls2 migrates first: the legacy controller stops, ours starts.
+	// The administrator tags what the legacy controllers have created. cls2 migrates first: the
+	// legacy controller stops, ours starts.
 	w.tag(t, key)
 	options := testOptions(config.Identity{})
 	options.Migration.ImportFromAWSController = true
@@ -495,8 +505,8 @@ func TestMigration(t *testing.T) {
 	}
 }
 
-// awaitTakeover waits until our controller manages key's import, with one of the legacy controller's IPs and exactly the endpoints
-// of want.
+// awaitTakeover waits until our controller manages key's import, with one of the legacy
+// controller's IPs and exactly the endpoints of want.
 func (k *cluster) awaitTakeover(t *testing.T, key mcs.Key, before []string, want map[string][]string) {
 	t.Helper()
 	eventually(t, "the import is taken over", func() error {

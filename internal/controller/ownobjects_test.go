@@ -19,14 +19,15 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
-// ownLabels is the label of the controller's Services, ServiceImports and ServiceExports, ownSliceLabels that of its EndpointSlices.
+// ownLabels is the label of the controller's Services, ServiceImports and ServiceExports,
+// ownSliceLabels that of its EndpointSlices.
 var (
 	ownLabels      = map[string]string{plan.LabelAppManagedBy: plan.ManagedBy}
 	ownSliceLabels = map[string]string{plan.LabelManagedBy: plan.ManagedBy}
 )
 
-// asController returns a client with the controller's ServiceAccount and all permissions of RBAC for the kinds of the policy, so that a
-// refusal comes from the policy.
+// asController returns a client with the controller's ServiceAccount and all permissions of RBAC
+// for the kinds of the policy, so that a refusal comes from the policy.
 func (k *cluster) asController(t *testing.T) client.Client {
 	t.Helper()
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}, Rules: []rbacv1.PolicyRule{{
@@ -96,7 +97,8 @@ func kindOf(obj client.Object) string {
 	return "ServiceExport"
 }
 
-// wantPolicy fails the test unless err is a refusal by the policy, or nil if the request is allowed.
+// wantPolicy fails the test unless err is a refusal by the policy, or nil if the request is
+// allowed.
 func wantPolicy(t *testing.T, what string, err error, allowed bool) {
 	t.Helper()
 	refused := apierrors.IsForbidden(err) && strings.Contains(err.Error(), "cloud-map-mcs-controller-own-objects")
@@ -105,8 +107,8 @@ func wantPolicy(t *testing.T, what string, err error, allowed bool) {
 	}
 }
 
-// TestPolicyRefusesObjectsOfOthers: with the token of the controller's ServiceAccount, objects of others cannot be changed, deleted or
-// taken, and no object without the label can be created.
+// TestPolicyRefusesObjectsOfOthers: with the token of the controller's ServiceAccount, objects of
+// others cannot be changed, deleted or taken, and no object without the label can be created.
 func TestPolicyRefusesObjectsOfOthers(t *testing.T) {
 	k, _ := twoClusters(t)
 	controller := k.asController(t)
@@ -203,7 +205,8 @@ func TestPolicyRestrictsServices(t *testing.T) {
 	wantPolicy(t, "changing a Service with external IPs of an administrator", controller.Update(t.Context(), svc), true)
 }
 
-// TestPolicyAllowsRepairs: the controller restores the label on its own objects, and on those of the legacy controller that it takes over.
+// TestPolicyAllowsRepairs: the controller restores the label on its own objects, and on those of
+// the legacy controller that it takes over.
 func TestPolicyAllowsRepairs(t *testing.T) {
 	k, _ := twoClusters(t)
 	controller := k.asController(t)
@@ -254,7 +257,8 @@ func TestPolicyAllowsRepairs(t *testing.T) {
 	}
 }
 
-// TestPolicyOfServiceExports: the controller writes their status, removes the finalizer of the legacy controller, and nothing else.
+// TestPolicyOfServiceExports: the controller writes their status, removes the finalizer of the
+// legacy controller, and nothing else.
 func TestPolicyOfServiceExports(t *testing.T) {
 	const finalizer = "multicluster.k8s.aws/service-export-finalizer"
 	k, _ := twoClusters(t)
@@ -294,7 +298,8 @@ func TestPolicyOfServiceExports(t *testing.T) {
 	}
 }
 
-// TestPolicyConcernsTheControllerOnly: other users, such as the garbage collector, keep their permissions.
+// TestPolicyConcernsTheControllerOnly: other users, such as the garbage collector, keep their
+// permissions.
 func TestPolicyConcernsTheControllerOnly(t *testing.T) {
 	k, _ := twoClusters(t)
 	key := newKey("users")

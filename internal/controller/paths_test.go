@@ -53,7 +53,8 @@ func (n *podNetwork) probes() paths.Probes {
 	}
 }
 
-// awaitUnreachable waits until the import has condition Unreachable with that status and reason, "" for none, and text in its message.
+// awaitUnreachable waits until the import has condition Unreachable with that status and reason, ""
+// for none, and text in its message.
 func (k *cluster) awaitUnreachable(t *testing.T, key mcs.Key, want, text string) {
 	t.Helper()
 	eventually(t, "condition Unreachable of "+key.String(), func() error {
@@ -73,8 +74,9 @@ func (k *cluster) awaitUnreachable(t *testing.T, key mcs.Key, want, text string)
 	})
 }
 
-// When the path to a cluster fails, its endpoints are withdrawn in the cluster that cannot reach it, if the service has others, also by a controller
-// that starts then. The last endpoints stay. The other cluster is not concerned. All are back when the path is.
+// When the path to a cluster fails, its endpoints are withdrawn in the cluster that cannot reach
+// it, if the service has others, also by a controller that starts then. The last endpoints stay.
+// The other cluster is not concerned. All are back when the path is.
 func TestPathHealth(t *testing.T) {
 	a, b := twoClusters(t)
 	hub, network := memory.NewHub(), &podNetwork{}
@@ -118,7 +120,8 @@ func TestPathHealth(t *testing.T) {
 	a.imported(t, shared, both)
 	a.awaitUnreachable(t, shared, "", "")
 
-	// A new process has not reached the cluster: it keeps the decision. The marker shows that it has reconciled.
+	// A new process has not reached the cluster: it keeps the decision. The marker shows that it
+	// has reconciled.
 	runB.stopAndWait(t)
 	writes := b.writes.in(shared.Namespace)
 	kinds, _ := b.writes.byKind(shared.Namespace)

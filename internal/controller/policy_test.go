@@ -63,7 +63,8 @@ func (m member) publish(t *testing.T, key mcs.Key, addresses []string, edits ...
 	}
 }
 
-// isOfType returns a check that the import of key has a type and the condition Refused with a reason, "" for none or False.
+// isOfType returns a check that the import of key has a type and the condition Refused with a
+// reason, "" for none or False.
 func (k *cluster) isOfType(t *testing.T, key mcs.Key, want mcsv1beta1.ServiceImportType, reason string) func() error {
 	return func() error {
 		var imp mcsv1beta1.ServiceImport
@@ -84,8 +85,8 @@ func (k *cluster) isOfType(t *testing.T, key mcs.Key, want mcsv1beta1.ServiceImp
 
 func madeIn2021(e *mcs.Export) { e.Created = time.Date(2021, 1, 1, 0, 0, 0, 0, time.UTC) }
 
-// An export that claims to be older than all others, or has no time, changes neither type nor ports of an import that exists. A restart
-// does not help it; an administrator can.
+// An export that claims to be older than all others, or has no time, changes neither type nor ports
+// of an import that exists. A restart does not help it; an administrator can.
 func TestImport_KeepsPrecedenceOfEstablishedExports(t *testing.T) {
 	s := setUp(t, "precedence")
 	s.a.export(t, s.key, 1, 1)
@@ -129,7 +130,8 @@ func writePolicy(t *testing.T, path, text string) {
 	}
 }
 
-// The policy limits what clusters export here, follows the file, and stays in use while the file is not valid.
+// The policy limits what clusters export here, follows the file, and stays in use while the file is
+// not valid.
 func TestImportPolicy_LimitsClusters(t *testing.T) {
 	hub := memory.NewHub()
 	a, b := twoClusters(t)
@@ -185,7 +187,8 @@ func TestImportPolicy_NotValidAtStart(t *testing.T) {
 	a.run(t, hub, flags("cls1"))
 	a.export(t, key, 1, 1)
 	b.export(t, key, 2, 1)
-	a.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}, "cls2": {"10.2.0.1"}}) // cls2 exports meanwhile
+	// cls2 exports meanwhile
+	a.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}, "cls2": {"10.2.0.1"}})
 	b.notImported(t, key)
 	writePolicy(t, path, "default: allow")
 	b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}, "cls2": {"10.2.0.1"}})
@@ -273,7 +276,8 @@ func TestScope_DefaultNamespaceMustBeListed(t *testing.T) {
 	a.notImported(t, key)
 }
 
-// A tenant who writes EndpointSlices exports what Kubernetes' own controller made, and nothing else, with --export-slices=controller.
+// A tenant who writes EndpointSlices exports what Kubernetes' own controller made, and nothing
+// else, with --export-slices=controller.
 func TestExport_ControllerSlicesOnly(t *testing.T) {
 	hub := memory.NewHub()
 	a, b := twoClusters(t)

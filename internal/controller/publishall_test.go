@@ -33,8 +33,8 @@ func (r *countingRegistry) Publish(ctx context.Context, exp mcs.Export) error {
 
 func (r *countingRegistry) PublishedAll() { r.all.Store(r.published.Load()) }
 
-// A registry announces no page of a controller that starts before it has all exports. An admission webhook that refuses the writes of one namespace
-// must not delay that.
+// A registry announces no page of a controller that starts before it has all exports. An admission
+// webhook that refuses the writes of one namespace must not delay that.
 func TestExports_RefusedWritesDoNotDelayTheStart(t *testing.T) {
 	k, _ := twoClusters(t)
 	refused, other := newKey("refusing-webhook"), newKey("start")

@@ -20,7 +20,8 @@ func (k *cluster) exportTo(t *testing.T, key mcs.Key, recipients string) {
 	})
 }
 
-// Only the recipients of an export import it. Its own cluster always does, and conflicts are those among the exports that reach a cluster.
+// Only the recipients of an export import it. Its own cluster always does, and conflicts are those
+// among the exports that reach a cluster.
 func TestRecipients(t *testing.T) {
 	a, b := twoClusters(t)
 	hub := memory.NewHub()
@@ -78,7 +79,8 @@ func TestRecipients(t *testing.T) {
 	b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}, "cls2": {"10.2.0.1"}})
 }
 
-// While its own ClusterProperties are unknown, a cluster leaves the imports from exports for some clusters as they are.
+// While its own ClusterProperties are unknown, a cluster leaves the imports from exports for some
+// clusters as they are.
 func TestRecipients_UnknownProperties(t *testing.T) {
 	a, b := twoClusters(t)
 	hub := memory.NewHub()

@@ -28,8 +28,9 @@ const absent = "-"
 
 // refusal is what an administrator forbids in one namespace.
 type refusal struct {
-	// resource, subresource and operation are those of the refused requests; name is the service of the refused object, and cluster the
-	// source cluster of a slice. expression, if set, is a CEL condition for the refused content of the object.
+	// resource, subresource and operation are those of the refused requests; name is the service of
+	// the refused object, and cluster the source cluster of a slice. expression, if set, is a CEL
+	// condition for the refused content of the object.
 	resource, subresource, operation, name, cluster, expression string
 	// quota is the resource of a quota without room, instead of an admission policy.
 	quota corev1.ResourceName
@@ -41,7 +42,8 @@ type refusal struct {
 	deviates map[string]string
 }
 
-// refusals has a case for each kind and verb that imports use, for parts of the content of an object, and for quotas.
+// refusals has a case for each kind and verb that imports use, for parts of the content of an
+// object, and for quotas.
 var refusals = map[string]refusal{
 	"Service CREATE": {resource: "services", operation: "CREATE", name: "fresh", failing: "fresh", notReady: true, deviates: map[string]string{
 		"Service fresh": absent, "ServiceImport fresh": "http/80 from cls1,cls3 without IP",
@@ -147,8 +149,9 @@ func (importers) withdraw(t *testing.T, key mcs.Key, from ...member) {
 	}
 }
 
-// TestImports_RefusedWriteAffectsOnlyItself refuses one write at a time while imports are created, changed and removed. All other objects are as
-// without the refusal, users see it, and after its end all is as without it.
+// TestImports_RefusedWriteAffectsOnlyItself refuses one write at a time while imports are created,
+// changed and removed. All other objects are as without the refusal, users see it, and after its
+// end all is as without it.
 func TestImports_RefusedWriteAffectsOnlyItself(t *testing.T) {
 	s := setUp(t, "refusals")
 	s.runA.stopAndWait(t)
@@ -236,7 +239,8 @@ func refuseWrites(t *testing.T, k *cluster, members importers, c *refusedCase) {
 	members.changeImports(t, c.namespace)
 }
 
-// expectOthers waits until all objects but the refused one are as without the refusal, and until users can see it.
+// expectOthers waits until all objects but the refused one are as without the refusal, and until
+// users can see it.
 func expectOthers(t *testing.T, k *cluster, _ importers, c *refusedCase) {
 	want := maps.Clone(importsAfter)
 	maps.Copy(want, c.deviates)
@@ -263,7 +267,8 @@ func expectAll(t *testing.T, k *cluster, _ importers, c *refusedCase) {
 	k.deleteObjects(t, c.namespace)
 }
 
-// reported waits for the event about a refused write, and for condition Ready if it lasts and can be written.
+// reported waits for the event about a refused write, and for condition Ready if it lasts and can
+// be written.
 func (k *cluster) reported(t *testing.T, key mcs.Key, c refusal) {
 	t.Helper()
 	text := "refused by a test"
@@ -315,7 +320,8 @@ func (k *cluster) refuse(t *testing.T, namespace string, c refusal) (end func(*t
 	return k.installPolicyIn(t, namespace, fmt.Sprintf("request.resource.resource == 'configmaps' || (%s)", strings.Join(conditions, " && ")))
 }
 
-// installPolicyIn refuses the requests in a namespace that match a CEL expression, and returns the function that ends that.
+// installPolicyIn refuses the requests in a namespace that match a CEL expression, and returns the
+// function that ends that.
 func (k *cluster) installPolicyIn(t *testing.T, namespace, refused string) (end func(*testing.T)) {
 	t.Helper()
 	rule := func(group, version string, resources ...string) admissionv1.NamedRuleWithOperations {
@@ -355,8 +361,9 @@ func (k *cluster) installPolicyIn(t *testing.T, namespace, refused string) (end 
 	}
 }
 
-// installQuota installs a quota without room for another object, and returns the function that deletes it. Without a controller-manager the quota never
-// has room again when an object is deleted.
+// installQuota installs a quota without room for another object, and returns the function that
+// deletes it. Without a controller-manager the quota never has room again when an object is
+// deleted.
 func (k *cluster) installQuota(t *testing.T, namespace string, name corev1.ResourceName) (end func(*testing.T)) {
 	t.Helper()
 	hard := corev1.ResourceList{name: resource.MustParse("10")}
@@ -369,7 +376,8 @@ func (k *cluster) installQuota(t *testing.T, namespace string, name corev1.Resou
 	return func(t *testing.T) { k.delete(t, quota) }
 }
 
-// importsIn returns the objects of the imports in a namespace: ports, source clusters and addresses.
+// importsIn returns the objects of the imports in a namespace: ports, source clusters and
+// addresses.
 func (k *cluster) importsIn(t *testing.T, namespace string) map[string]string {
 	t.Helper()
 	var (

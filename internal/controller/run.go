@@ -45,7 +45,8 @@ type Setup struct {
 	Namespaces *registry.NamespaceFilter
 	// Probes is how the paths to the other clusters are probed; the zero value is the product's.
 	Probes paths.Probes
-	// ReportInterval is the interval at which imports are reported, and the reports of other clusters are read; 0 is the product's.
+	// ReportInterval is the interval at which imports are reported, and the reports of other
+	// clusters are read; 0 is the product's.
 	ReportInterval time.Duration
 	// Tracer may be nil.
 	Tracer *tracing.Tracer
@@ -53,16 +54,19 @@ type Setup struct {
 }
 
 const (
-	// leaseName is the name of the Lease that the replicas compete for; deploy/rbac allows just this one.
+	// leaseName is the name of the Lease that the replicas compete for; deploy/rbac allows just
+	// this one.
 	leaseName = names.Lease
-	// reconcileTimeout ends a reconcile that hangs. One takes milliseconds; a hundred new slices at 500 requests a second and
-	// eight at a time take two seconds.
+	// reconcileTimeout ends a reconcile that hangs. One takes milliseconds; a hundred new slices at
+	// 500 requests a second and eight at a time take two seconds.
 	reconcileTimeout = time.Minute
-	// shutdownTimeout leaves 5 s of the Deployment's terminationGracePeriodSeconds (15) to release the Lease.
+	// shutdownTimeout leaves 5 s of the Deployment's terminationGracePeriodSeconds (15) to release
+	// the Lease.
 	shutdownTimeout = 10 * time.Second
 )
 
-// Run runs the controller in the cluster of cfg until ctx ends. It waits for the CRDs of the MCS API.
+// Run runs the controller in the cluster of cfg until ctx ends. It waits for the CRDs of the MCS
+// API.
 func Run(ctx context.Context, cfg *rest.Config, setup Setup) error {
 	d, err := discovery.NewDiscoveryClientForConfig(cfg)
 	if err != nil {
@@ -103,8 +107,8 @@ func newManager(cfg *rest.Config, mcsVersion schema.GroupVersion, setup Setup) (
 			DefaultTransform: cache.TransformStripManagedFields(),
 			ByObject:         map[client.Object]cache.ByObject{&corev1.Node{}: {Transform: guard.NodeTransform}},
 		},
-		// Reads wait for our own writes, so that no decision is made from a cache that does not show them yet.
-		// deploy/rbac/policy.yaml recognizes ServiceImports by the field manager.
+		// Reads wait for our own writes, so that no decision is made from a cache that does not
+		// show them yet. deploy/rbac/policy.yaml recognizes ServiceImports by the field manager.
 		Client: client.Options{
 			Cache: &client.CacheOptions{EnableReadYourWritesConsistency: new(true)}, FieldOwner: names.Product,
 		},
@@ -193,7 +197,8 @@ func addControllers(ctx context.Context, mgr manager.Manager, d discovery.Discov
 	return addServers(mgr, setup)
 }
 
-// newScope returns the scope of exports and imports, and sets the namespaces that the registry reads.
+// newScope returns the scope of exports and imports, and sets the namespaces that the registry
+// reads.
 func newScope(ctx context.Context, mgr manager.Manager, g *guard.Guard, setup Setup) (*kube.Scope, error) {
 	scope, err := kube.NewScope(setup.Options.Scope)
 	if err != nil {
@@ -208,7 +213,8 @@ func newScope(ctx context.Context, mgr manager.Manager, g *guard.Guard, setup Se
 	return scope, nil
 }
 
-// newPaths adds the probes of the paths to the other clusters to mgr. It returns nil if they are off.
+// newPaths adds the probes of the paths to the other clusters to mgr. It returns nil if they are
+// off.
 func newPaths(mgr manager.Manager, m *membership.Membership, g *guard.Guard, requeuer *kube.Requeuer, setup Setup) (*paths.Paths, error) {
 	p := paths.New(paths.Config{
 		Mode: mcs.PathHealth(setup.Options.Registry.PathHealth), HealthPort: setup.Options.Serving.ProbePort(), State: m.State, Reader: mgr.GetCache(),

@@ -26,7 +26,8 @@ import (
 
 var keys atomic.Int64
 
-// newKey returns a key in a namespace of its own. Without a controller-manager no namespace can be used twice.
+// newKey returns a key in a namespace of its own. Without a controller-manager no namespace can be
+// used twice.
 func newKey(namespace string) mcs.Key {
 	return mcs.Key{Namespace: fmt.Sprintf("%s-%d", namespace, keys.Add(1)), Name: "web"}
 }
@@ -67,13 +68,14 @@ func (k *cluster) property(t *testing.T, name, value string) {
 	})
 }
 
-// imported waits until key is imported with these source clusters and their addresses, "10.1.0.1" or "10.1.0.1 not
-// ready", and importComplete finds no error. It returns the ServiceImport.
+// imported waits until key is imported with these source clusters and their addresses, "10.1.0.1"
+// or "10.1.0.1 not ready", and importComplete finds no error. It returns the ServiceImport.
 func (k *cluster) imported(t *testing.T, key mcs.Key, want map[string][]string) *mcsv1beta1.ServiceImport {
 	t.Helper()
 	var imp mcsv1beta1.ServiceImport
 	eventually(t, "import of "+key.String(), func() error {
-		got := k.addresses(t, key) // written after the ServiceImport, which is read after them: it is what they were made for
+		// written after the ServiceImport, which is read after them: it is what they were made for
+		got := k.addresses(t, key)
 		if err := k.get(t, key, &imp); err != nil {
 			return err
 		}
@@ -152,7 +154,8 @@ func (k *cluster) addresses(t *testing.T, key mcs.Key) map[string][]string {
 	return out
 }
 
-// notImported waits until all objects of key's import are deleted. A Service that holds the IPs may exist.
+// notImported waits until all objects of key's import are deleted. A Service that holds the IPs may
+// exist.
 func (k *cluster) notImported(t *testing.T, key mcs.Key) {
 	t.Helper()
 	eventually(t, "import of "+key.String()+" goes", func() error {
@@ -169,7 +172,8 @@ func (k *cluster) notImported(t *testing.T, key mcs.Key) {
 	})
 }
 
-// condition waits until the ServiceExport has the condition "Type=Status Reason" with text in its message.
+// condition waits until the ServiceExport has the condition "Type=Status Reason" with text in its
+// message.
 func (k *cluster) condition(t *testing.T, key mcs.Key, want, text string) {
 	t.Helper()
 	eventually(t, "condition "+want+" on "+key.String(), func() error {

@@ -32,7 +32,8 @@ func TestScope_RestrictsNamespaces(t *testing.T) {
 	a.runWith(t, hubRegistry(hub), options)
 	b.run(t, hub, flags("cls2"))
 
-	// A namespace without the label may not export. The condition tells the user how to change that.
+	// A namespace without the label may not export. The condition tells the user how to change
+	// that.
 	a.export(t, key, 1, 1)
 	a.condition(t, key, "Ready=False Failed", `may not export: this cluster's controller runs with --export-namespaces="export=yes"`)
 	a.condition(t, key, "Valid=True Valid", "")

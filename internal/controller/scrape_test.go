@@ -31,8 +31,8 @@ import (
 // peerNotificationMetrics exist only with peer notifications, which need the pods' network.
 var peerNotificationMetrics = map[string]bool{"cloud_map_mcs_registry_peer_notifications_total": true, "cloud_map_mcs_registry_poll_interval_seconds": true}
 
-// TestScrape checks that a scrape of a running controller has all metrics that the alerts and the dashboard use, and that promtool
-// accepts it.
+// TestScrape checks that a scrape of a running controller has all metrics that the alerts and the
+// dashboard use, and that promtool accepts it.
 func TestScrape(t *testing.T) {
 	a, b := twoClusters(t)
 	url := localCloudMap(t, cloudmaplocal.Options{})
@@ -71,7 +71,8 @@ func TestScrape(t *testing.T) {
 	watched := &instance{stop: stop, done: make(chan error, 1)}
 	options := testOptions(flags("cls2"))
 	options.Scope.ImportPolicy = filepath.Join(t.TempDir(), "policy.yaml")
-	writePolicy(t, options.Scope.ImportPolicy, "default: allow\nclusters: {cls1: {podNetworks: [10.1.0.1/32]}}") // refuses an endpoint
+	// refuses an endpoint
+	writePolicy(t, options.Scope.ImportPolicy, "default: allow\nclusters: {cls1: {podNetworks: [10.1.0.1/32]}}")
 	options.Registry.PathHealth = string(mcs.PathHealthObserve)
 	metrics.SetLedger(budget.NewLedger(config.Default().Budgets.Limits))
 	setup := Setup{

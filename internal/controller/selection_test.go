@@ -29,7 +29,8 @@ import (
 const sameRegion = `[{"propertySelector":{"matchProperties":{"cluster.clusterset.k8s.io":"@SameAsImporter@"}}},` +
 	`{"propertySelector":{"matchProperties":{"region.topology.k8s.io":"@SameAsImporter@"}}}]`
 
-// awaitSelection waits until the import has condition ClusterSelection with that status and reason, and text in its message.
+// awaitSelection waits until the import has condition ClusterSelection with that status and reason,
+// and text in its message.
 func (k *cluster) awaitSelection(t *testing.T, key mcs.Key, want, text string) *mcsv1beta1.ServiceImport {
 	t.Helper()
 	var imp mcsv1beta1.ServiceImport
@@ -94,7 +95,8 @@ func runRegistry(t *testing.T, reg *memory.Registry) {
 	})
 }
 
-// readyWatch follows the imported slices of a service, and counts the moments at which none has a ready endpoint.
+// readyWatch follows the imported slices of a service, and counts the moments at which none has a
+// ready endpoint.
 type readyWatch struct {
 	mu    sync.Mutex
 	ready map[string]int
@@ -151,8 +153,9 @@ func (r *readyWatch) emptyTimes() int {
 	return r.empty
 }
 
-// Each importer uses the endpoints of the first selector that has a ready one: its own, then those of its Region, then all. The endpoints of
-// the next clusters are there before those of the previous clusters leave.
+// Each importer uses the endpoints of the first selector that has a ready one: its own, then those
+// of its Region, then all. The endpoints of the next clusters are there before those of the
+// previous clusters leave.
 func TestClusterSelection_FollowsReadiness(t *testing.T) {
 	a, b := twoClusters(t)
 	hub := memory.NewHub()
@@ -217,7 +220,8 @@ func TestClusterSelection_FollowsReadiness(t *testing.T) {
 	if got, want := imp.Annotations[plan.AnnotationSelectorResults], `[{"clusters":["cls1"]},{"clusters":["cls1","cls2","cls3"]}]`; got != want {
 		t.Errorf("results %s, want %s", got, want)
 	}
-	// The endpoints became not ready before others took their place; nothing else may leave the service without a ready endpoint.
+	// The endpoints became not ready before others took their place; nothing else may leave the
+	// service without a ready endpoint.
 	if n := ready.emptyTimes() - before; n > 3 {
 		t.Errorf("%d times there was no ready endpoint, want one for each of the three times that the last ready endpoint failed", n)
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
 )
 
-// An admission webhook that takes 15 s for each write in one namespace must not delay the imports of other namespaces. The delay is at
-// the controller's client, which sees the same.
+// An admission webhook that takes 15 s for each write in one namespace must not delay the imports
+// of other namespaces. The delay is at the controller's client, which sees the same.
 func TestImports_SlowNamespaceDelaysOnlyItself(t *testing.T) {
 	const (
 		slowness = 15 * time.Second

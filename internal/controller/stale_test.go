@@ -19,7 +19,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
 )
 
-// awaitStale waits until the import has condition Stale with that status and reason, "" for none, and text in its message.
+// awaitStale waits until the import has condition Stale with that status and reason, "" for none,
+// and text in its message.
 func (k *cluster) awaitStale(t *testing.T, key mcs.Key, want, text string) *metav1.Condition {
 	t.Helper()
 	var c *metav1.Condition
@@ -40,8 +41,9 @@ func (k *cluster) awaitStale(t *testing.T, key mcs.Key, want, text string) *meta
 	return c
 }
 
-// When the controller of a cluster dies, its endpoints are withdrawn if the service has others, also by a controller that has just
-// started. The last endpoints stay. All are imported again when the controller is back.
+// When the controller of a cluster dies, its endpoints are withdrawn if the service has others,
+// also by a controller that has just started. The last endpoints stay. All are imported again when
+// the controller is back.
 func TestStaleCluster(t *testing.T) {
 	a, b := twoClusters(t)
 	hub := memory.NewHub()
@@ -71,8 +73,8 @@ func TestStaleCluster(t *testing.T) {
 	b.awaitStale(t, alone, "True LastEndpointsKept", "cluster cls1 (endpoints kept)")
 	b.imported(t, alone, last)
 
-	// A controller that has just started does not know which clusters are stale. Until it does, it imports nothing again. The marker
-	// shows that it has reconciled.
+	// A controller that has just started does not know which clusters are stale. Until it does, it
+	// imports nothing again. The marker shows that it has reconciled.
 	marker := mcs.Key{Namespace: shared.Namespace + "-marker", Name: "web"}
 	b.namespace(t, marker.Namespace)
 	moving := b.export(t, marker, 2, 1)

@@ -21,7 +21,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/tracing/tracingtest"
 )
 
-// TestTrace_FollowsChange shows the trace of a change of one endpoint, from the EndpointSlice in one cluster to that in the other. It prints it with -v.
+// TestTrace_FollowsChange shows the trace of a change of one endpoint, from the EndpointSlice in
+// one cluster to that in the other. It prints it with -v.
 func TestTrace_FollowsChange(t *testing.T) {
 	a, b := twoClusters(t)
 	receiver, err := tracingtest.Start()

@@ -12,9 +12,11 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// TestWritesPerExportedService counts what a bulk export costs the API servers. Per service the exporting cluster writes the
-// status of the ServiceExport, and each cluster creates derived Service, ServiceImport and EndpointSlice, adds the owner to the
-// Service and writes the status of the ServiceImport. Refused writes, such as those that conflict with another client's, do not count.
+// TestWritesPerExportedService counts what a bulk export costs the API servers. Per service the
+// exporting cluster writes the status of the ServiceExport, and each cluster creates derived
+// Service, ServiceImport and EndpointSlice, adds the owner to the Service and writes the status of
+// the ServiceImport. Refused writes, such as those that conflict with another client's, do not
+// count.
 func TestWritesPerExportedService(t *testing.T) {
 	const services = 50
 	s := setUp(t, "writes")
@@ -22,7 +24,8 @@ func TestWritesPerExportedService(t *testing.T) {
 	for i := range services {
 		keys = append(keys, mcs.Key{Namespace: s.key.Namespace, Name: fmt.Sprintf("web-%d", i)})
 	}
-	// The controller reads the Services before the ServiceExports, or it would report exports without a Service first.
+	// The controller reads the Services before the ServiceExports, or it would report exports
+	// without a Service first.
 	for _, key := range keys {
 		s.a.create(t, controllertest.Service(key))
 		s.a.create(t, controllertest.EndpointSlice(key, controllertest.Endpoints(1, 1)))
@@ -54,7 +57,8 @@ func TestWritesPerExportedService(t *testing.T) {
 		want    map[string]int
 	}{{s.a, exporting}, {s.b, importing}} {
 		got, refused := c.cluster.writes.byKind(s.key.Namespace)
-		// An export that takes longer than three seconds to show in the registry, as on a busy machine, is Pending first.
+		// An export that takes longer than three seconds to show in the registry, as on a busy
+		// machine, is Pending first.
 		delete(got, "PUT serviceexports status Pending")
 		if diff := cmp.Diff(c.want, got); diff != "" {
 			t.Errorf("writes for %d services differ (-want +got), refused were %v:\n%s", services, refused, diff)

@@ -7,9 +7,10 @@ import (
 	"strings"
 )
 
-// Enable returns the Corefile with clusterset.local added wherever the kubernetes plugin serves the cluster domain
-// (if empty, see [Inspect]). It returns an enabled Corefile unchanged. Enable fails if another part of the Corefile serves the
-// zone, and for a layout that [Disable] could not restore byte for byte.
+// Enable returns the Corefile with clusterset.local added wherever the kubernetes plugin serves the
+// cluster domain (if empty, see [Inspect]). It returns an enabled Corefile unchanged. Enable fails
+// if another part of the Corefile serves the zone, and for a layout that [Disable] could not
+// restore byte for byte.
 func Enable(src, clusterDomain string) (string, error) {
 	c, err := read(src, clusterDomain)
 	if err != nil {
@@ -40,8 +41,9 @@ func Enable(src, clusterDomain string) (string, error) {
 	return enabled, nil
 }
 
-// Disable returns the Corefile without clusterset.local in the kubernetes plugins that serve the cluster domain, also if it
-// was written manually. It returns a Corefile without the zone unchanged.
+// Disable returns the Corefile without clusterset.local in the kubernetes plugins that serve the
+// cluster domain, also if it was written manually. It returns a Corefile without the zone
+// unchanged.
 func Disable(src, clusterDomain string) (string, error) {
 	c, err := read(src, clusterDomain)
 	if err != nil {
@@ -61,7 +63,8 @@ func Disable(src, clusterDomain string) (string, error) {
 var errLayout = errors.New("the layout of the kubernetes plugin's block cannot be edited reversibly: " +
 	"write one option per line and the closing brace on its own line, then run this command again")
 
-// checkEnabled verifies the guarantees of Enable for any layout: the result is enabled, and Disable restores the original.
+// checkEnabled verifies the guarantees of Enable for any layout: the result is enabled, and Disable
+// restores the original.
 func checkEnabled(src, enabled, clusterDomain string, before State) error {
 	after, err := Inspect(enabled, clusterDomain)
 	if err != nil || after.State != Enabled {
@@ -159,7 +162,8 @@ func (e *edits) removeOption(src string, before token, option []token) {
 	}
 }
 
-// removeZones removes each clusterset.local from words with the white space before it. The first word is a name.
+// removeZones removes each clusterset.local from words with the white space before it. The first
+// word is a name.
 func (e *edits) removeZones(words []token) {
 	for i, t := range words {
 		if i > 0 && parseOrigin(t.text).zone == Zone {
@@ -168,8 +172,8 @@ func (e *edits) removeZones(words []token) {
 	}
 }
 
-// addKey adds the key clusterset.local to a server block that does not receive its queries, with the port of its key for the
-// cluster domain.
+// addKey adds the key clusterset.local to a server block that does not receive its queries, with
+// the port of its key for the cluster domain.
 func (e *edits) addKey(server *block, c corefile) error {
 	_, has := find(server.keys, Zone)
 	inherited := slices.ContainsFunc(c.targets, func(s stanza) bool {
@@ -188,7 +192,8 @@ func (e *edits) addKey(server *block, c corefile) error {
 	return nil
 }
 
-// removeKey is the inverse of addKey. It keeps the key for the cluster domain, so a block never loses its last key.
+// removeKey is the inverse of addKey. It keeps the key for the cluster domain, so a block never
+// loses its last key.
 func (e *edits) removeKey(server *block, domain string) {
 	if _, ok := find(server.keys, domain); !ok {
 		return
@@ -207,15 +212,16 @@ func (e *edits) removeKey(server *block, domain string) {
 	}
 }
 
-// ownBlock returns the block that Enable adds to a plugin without one. Disable recognizes it by its exact text.
+// ownBlock returns the block that Enable adds to a plugin without one. Disable recognizes it by its
+// exact text.
 func ownBlock(src string, s stanza) string {
 	indent := indentation(src, s.name.start)
 	end := lineBreak(src)
 	return " {" + end + indent + indentUnit(indent) + "multicluster " + Zone + end + indent + "}"
 }
 
-// optionIndent returns the indentation of the last option. It is deeper in an empty block, so that Disable does not take the
-// block for its own.
+// optionIndent returns the indentation of the last option. It is deeper in an empty block, so that
+// Disable does not take the block for its own.
 func optionIndent(src string, s stanza) string {
 	if len(s.options) > 0 {
 		return indentation(src, s.options[len(s.options)-1][0].start)

@@ -7,12 +7,14 @@ import (
 	"strings"
 )
 
-// forwardNote is the comment above the server block that [Forward] adds, and by which [RemoveForward] recognizes it.
+// forwardNote is the comment above the server block that [Forward] adds, and by which
+// [RemoveForward] recognizes it.
 const forwardNote = "# kubectl mcs dns enable --beside"
 
-// Forward returns the Corefile with a server block that forwards clusterset.local to the addresses of a CoreDNS beside the cluster's
-// own. It replaces a block of the same purpose. Forward fails if another part of the Corefile serves the zone, and for a layout that
-// [RemoveForward] could not restore byte for byte.
+// Forward returns the Corefile with a server block that forwards clusterset.local to the addresses
+// of a CoreDNS beside the cluster's own. It replaces a block of the same purpose. Forward fails if
+// another part of the Corefile serves the zone, and for a layout that [RemoveForward] could not
+// restore byte for byte.
 func Forward(src, clusterDomain string, addresses []string) (string, error) {
 	without, err := RemoveForward(src, addresses)
 	if err != nil {
@@ -40,11 +42,13 @@ func Forward(src, clusterDomain string, addresses []string) (string, error) {
 	return forwarded, nil
 }
 
-// errNoBraces is the error for a layout that CoreDNS accepts and to which no server block can be added.
+// errNoBraces is the error for a layout that CoreDNS accepts and to which no server block can be
+// added.
 var errNoBraces = errors.New("no server block can be added after its end: write braces around the existing server block, then run this command again")
 
-// RemoveForward returns the Corefile without the server block of [Forward], and without a block that was written manually and
-// forwards clusterset.local to the same addresses. It returns a Corefile without such a block unchanged.
+// RemoveForward returns the Corefile without the server block of [Forward], and without a block
+// that was written manually and forwards clusterset.local to the same addresses. It returns a
+// Corefile without such a block unchanged.
 func RemoveForward(src string, addresses []string) (string, error) {
 	blocks, err := parse(lex(src))
 	if err != nil {
@@ -61,8 +65,9 @@ func RemoveForward(src string, addresses []string) (string, error) {
 	return edits.apply(src), nil
 }
 
-// ForwardBlock returns a server block that forwards clusterset.local to the addresses, without a final line break. It listens where
-// the server blocks of the Corefile listen that serve the cluster domain.
+// ForwardBlock returns a server block that forwards clusterset.local to the addresses, without a
+// final line break. It listens where the server blocks of the Corefile listen that serve the
+// cluster domain.
 func ForwardBlock(src, clusterDomain string, addresses []string) (string, error) {
 	c, err := read(src, clusterDomain)
 	if err != nil {
@@ -82,7 +87,8 @@ func ForwardBlock(src, clusterDomain string, addresses []string) (string, error)
 	return fmt.Sprintf("%s {\n    errors\n    forward . %s\n}", strings.Join(keys, " "), strings.Join(addresses, " ")), nil
 }
 
-// Upstreams returns the addresses to which a server block of the text forwards clusterset.local, or nil.
+// Upstreams returns the addresses to which a server block of the text forwards clusterset.local, or
+// nil.
 func Upstreams(src string) ([]string, error) {
 	blocks, err := parse(lex(src))
 	if err != nil {
@@ -96,7 +102,8 @@ func Upstreams(src string) ([]string, error) {
 	return nil, nil
 }
 
-// zoneKeys returns the keys of a server block for clusterset.local beside those that serve the cluster domain by plain DNS.
+// zoneKeys returns the keys of a server block for clusterset.local beside those that serve the
+// cluster domain by plain DNS.
 func (c corefile) zoneKeys() []string {
 	var keys []string
 	for _, server := range c.targetServers() {
@@ -117,7 +124,8 @@ func (c corefile) zoneKeys() []string {
 	return keys
 }
 
-// upstreams returns the addresses to which the block forwards clusterset.local, or nil if it is not a server block for this zone alone.
+// upstreams returns the addresses to which the block forwards clusterset.local, or nil if it is not
+// a server block for this zone alone.
 func (b *block) upstreams() []string {
 	for _, key := range b.keys {
 		if parseOrigin(key.text).zone != Zone {
@@ -150,8 +158,8 @@ func (b *block) noteStart(src string) int {
 	return lineStart(src, max(0, start-1))
 }
 
-// removeBlock removes the lines of a block with its comment. At the end of a source without a final line break, it removes the line
-// break before the block instead.
+// removeBlock removes the lines of a block with its comment. At the end of a source without a final
+// line break, it removes the line break before the block instead.
 func (e *edits) removeBlock(src string, b *block) {
 	start, end := lineStart(src, b.keys[0].start), lineEnd(src, b.end)
 	if b.hasNote(src) {

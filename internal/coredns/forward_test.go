@@ -10,7 +10,8 @@ import (
 
 var besideIPs = []string{"10.96.0.77", "fd00:96::77"}
 
-// TestForwardSamples forwards the zone in every sample that has braces, and restores it byte for byte.
+// TestForwardSamples forwards the zone in every sample that has braces, and restores it byte for
+// byte.
 func TestForwardSamples(t *testing.T) {
 	for name, src := range samples(t) {
 		t.Run(name, func(t *testing.T) {
@@ -117,11 +118,15 @@ func TestRemoveForward_KeepsOtherBlocks(t *testing.T) {
 
 func TestInspect_ImportedServers(t *testing.T) {
 	for src, want := range map[string]bool{
-		".:53 {\n  kubernetes cluster.local\n}\nimport custom/*.server\n":                   true,  // AKS
-		".:53 {\n  kubernetes cluster.local\n}\nimport /etc/coredns/custom/*.server":        true,  // k3s
-		"import ../custom/*.server ../custom/*.conf\n.:53 {\n  kubernetes cluster.local\n}": true,  // two globs
-		".:53 {\n  kubernetes cluster.local\n  import custom/*.server\n}\n":                 false, // within a server block
-		".:53 {\n  kubernetes cluster.local\n}\nimport custom/*.override\n":                 false,
+		// AKS
+		".:53 {\n  kubernetes cluster.local\n}\nimport custom/*.server\n": true,
+		// k3s
+		".:53 {\n  kubernetes cluster.local\n}\nimport /etc/coredns/custom/*.server": true,
+		// two globs
+		"import ../custom/*.server ../custom/*.conf\n.:53 {\n  kubernetes cluster.local\n}": true,
+		// within a server block
+		".:53 {\n  kubernetes cluster.local\n  import custom/*.server\n}\n": false,
+		".:53 {\n  kubernetes cluster.local\n}\nimport custom/*.override\n": false,
 	} {
 		if found, err := Inspect(src, ""); err != nil || found.ImportsServers != want {
 			t.Errorf("ImportsServers = %v, %v, want %v for:\n%s", found.ImportsServers, err, want, src)
@@ -142,8 +147,8 @@ func TestUpstreams(t *testing.T) {
 	}
 }
 
-// FuzzForwardIsUndone checks that CoreDNS's own parser accepts a Corefile that forwards the zone, and that RemoveForward restores the
-// original byte for byte.
+// FuzzForwardIsUndone checks that CoreDNS's own parser accepts a Corefile that forwards the zone,
+// and that RemoveForward restores the original byte for byte.
 func FuzzForwardIsUndone(f *testing.F) {
 	addSamples(f)
 	f.Fuzz(func(t *testing.T, src string) {

@@ -23,7 +23,8 @@ func addSamples(f *testing.F) {
 	}
 }
 
-// FuzzLexLikeCoreDNS checks that lex returns the words of CoreDNS's own lexer, on the same lines, with correct offsets.
+// FuzzLexLikeCoreDNS checks that lex returns the words of CoreDNS's own lexer, on the same lines,
+// with correct offsets.
 func FuzzLexLikeCoreDNS(f *testing.F) {
 	addSamples(f)
 	f.Fuzz(func(t *testing.T, src string) {
@@ -49,8 +50,8 @@ func FuzzLexLikeCoreDNS(f *testing.F) {
 	})
 }
 
-// FuzzEnableIsUndone checks that CoreDNS's own parser accepts an enabled Corefile, that enabling again changes nothing, and that
-// Disable restores the original byte for byte.
+// FuzzEnableIsUndone checks that CoreDNS's own parser accepts an enabled Corefile, that enabling
+// again changes nothing, and that Disable restores the original byte for byte.
 func FuzzEnableIsUndone(f *testing.F) {
 	addSamples(f)
 	f.Fuzz(func(t *testing.T, src string) {

@@ -25,17 +25,19 @@ type Inspection struct {
 	Missing []string
 	// Obstacle is the part of the Corefile that prevents an edit because it serves the zone, or "".
 	Obstacle string
-	// Forward are the addresses to which a server block forwards clusterset.local, and ForwardNoted reports whether [Forward] added it.
+	// Forward are the addresses to which a server block forwards clusterset.local, and ForwardNoted
+	// reports whether [Forward] added it.
 	Forward      []string
 	ForwardNoted bool
-	// ImportsServers reports whether CoreDNS reads more server blocks from files *.server, as in AKS and k3s.
+	// ImportsServers reports whether CoreDNS reads more server blocks from files *.server, as in
+	// AKS and k3s.
 	ImportsServers bool
 	// Reload reports whether CoreDNS reads a changed Corefile without a restart.
 	Reload bool
 }
 
-// Inspect inspects a Corefile. An empty clusterDomain means cluster.local if a kubernetes plugin serves it, else the first zone of
-// the first kubernetes plugin that is not a reverse zone.
+// Inspect inspects a Corefile. An empty clusterDomain means cluster.local if a kubernetes plugin
+// serves it, else the first zone of the first kubernetes plugin that is not a reverse zone.
 func Inspect(corefile, clusterDomain string) (Inspection, error) {
 	c, err := read(corefile, clusterDomain)
 	if err != nil {
@@ -44,8 +46,8 @@ func Inspect(corefile, clusterDomain string) (Inspection, error) {
 	return c.inspect(), nil
 }
 
-// AnswersZone reports whether the Corefile has a separate server block for the zone. The Corefile of a node-local DNS cache needs
-// one, or queries leave the cluster.
+// AnswersZone reports whether the Corefile has a separate server block for the zone. The Corefile
+// of a node-local DNS cache needs one, or queries leave the cluster.
 func AnswersZone(corefile, zone string) (bool, error) {
 	blocks, err := parse(lex(corefile))
 	if err != nil {
@@ -162,8 +164,8 @@ func (c corefile) targetServers() []*block {
 
 func covers(server *block) bool { return longestCovering(server.keys) >= 0 }
 
-// longestCovering returns the length of the longest zone among keys that contains clusterset.local, or -1. CoreDNS sends a query
-// to the server block with the longest match.
+// longestCovering returns the length of the longest zone among keys that contains clusterset.local,
+// or -1. CoreDNS sends a query to the server block with the longest match.
 func longestCovering(keys []token) int {
 	longest := -1
 	for _, k := range keys {
@@ -174,9 +176,10 @@ func longestCovering(keys []token) int {
 	return longest
 }
 
-// obstacle describes another part of the Corefile that serves clusterset.local: the external multicluster plugin of a custom CoreDNS
-// image, or a server block with a longer match than the cluster's own. isServed reports whether such a server block serves the zone
-// from ServiceImports, so that nothing is missing.
+// obstacle describes another part of the Corefile that serves clusterset.local: the external
+// multicluster plugin of a custom CoreDNS image, or a server block with a longer match than the
+// cluster's own. isServed reports whether such a server block serves the zone from ServiceImports,
+// so that nothing is missing.
 func (c corefile) obstacle() (why string, isServed bool) {
 	own := c.targetServers()
 	for _, b := range c.blocks {
@@ -206,12 +209,14 @@ func (c corefile) obstacle() (why string, isServed bool) {
 	return "", false
 }
 
-// competingKey returns the key with which the block would receive the queries for clusterset.local instead of the own server blocks.
+// competingKey returns the key with which the block would receive the queries for clusterset.local
+// instead of the own server blocks.
 func (c corefile) competingKey(own []*block, b *block) (token, bool) {
 	for _, server := range own {
 		nearest := longestCovering(server.keys)
 		if nearest < 0 {
-			nearest = len(Zone) - 1 // Enable adds the key for clusterset.local: only the same key competes
+			// Enable adds the key for clusterset.local: only the same key competes
+			nearest = len(Zone) - 1
 		}
 		for _, k := range b.keys {
 			o := parseOrigin(k.text)
@@ -231,14 +236,16 @@ func (c corefile) isMulticluster(b *block) bool {
 	})
 }
 
-// hasReload reports whether the Corefile loads the reload plugin. One server block that loads it is enough.
+// hasReload reports whether the Corefile loads the reload plugin. One server block that loads it is
+// enough.
 func (c corefile) hasReload() bool {
 	return slices.ContainsFunc(c.blocks, func(b *block) bool {
 		return slices.ContainsFunc(b.directives, func(d directive) bool { return d[0].text == "reload" })
 	})
 }
 
-// forward returns the addresses to which a server block forwards clusterset.local, and whether [Forward] added it.
+// forward returns the addresses to which a server block forwards clusterset.local, and whether
+// [Forward] added it.
 func (c corefile) forward() (addresses []string, noted bool) {
 	for _, b := range c.blocks {
 		if upstreams := b.upstreams(); upstreams != nil {

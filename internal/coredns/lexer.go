@@ -16,8 +16,9 @@ type token struct {
 // lastLine returns the line on which the token ends: a quoted token may hold line breaks.
 func (t token) lastLine() int { return t.line + strings.Count(t.text, "\n") }
 
-// lex splits a Corefile into tokens as CoreDNS does. The lexer of CoreDNS (github.com/coredns/caddy/caddyfile) records the line of a
-// token. This one records byte offsets as well, so that an edit leaves every other byte unchanged. A fuzz test compares the two, special
+// lex splits a Corefile into tokens as CoreDNS does. The lexer of CoreDNS
+// (github.com/coredns/caddy/caddyfile) records the line of a token. This one records byte offsets
+// as well, so that an edit leaves every other byte unchanged. A fuzz test compares the two, special
 // cases included: a comment that starts within a word ends at the next white space.
 func lex(src string) []token {
 	var tokens []token
@@ -84,8 +85,8 @@ func (l *lexer) next() (token, bool) {
 	}
 }
 
-// quoted reads the rest of a string whose opening quote is consumed. Only a quote can be escaped; a string that is
-// not closed ends with the source.
+// quoted reads the rest of a string whose opening quote is consumed. Only a quote can be escaped; a
+// string that is not closed ends with the source.
 func (l *lexer) quoted(t token) (token, bool) {
 	var word strings.Builder
 	escaped := false

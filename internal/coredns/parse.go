@@ -73,7 +73,8 @@ func (p *parser) startsNewLine() bool {
 // startsLine reports whether t is on a later line than the previous token.
 func startsLine(before, t token) bool { return before.lastLine() < t.line }
 
-// keys reads the keys of a block: those on one line, and on the next after a trailing comma. It collects top-level imports.
+// keys reads the keys of a block: those on one line, and on the next after a trailing comma. It
+// collects top-level imports.
 func (p *parser) keys() []token {
 	var keys []token
 	for p.hasMore() && p.text() != "{" {
@@ -101,7 +102,8 @@ func (p *parser) readImport() {
 	}
 }
 
-// body reads the directives between a block's braces. A Corefile with a single server needs no braces.
+// body reads the directives between a block's braces. A Corefile with a single server needs no
+// braces.
 func (p *parser) body(b *block) error {
 	braced := p.hasMore() && p.text() == "{"
 	if braced {

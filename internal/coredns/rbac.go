@@ -10,9 +10,9 @@ import (
 
 // RoleName names the ClusterRole and the ClusterRoleBinding that let CoreDNS read ServiceImports.
 //
-// They are separate from CoreDNS's own role system:coredns, because kubeadm, k3s and the EKS add-on overwrite that role on every
-// upgrade, and a CoreDNS with the multicluster option but without permission to list ServiceImports answers no queries at all,
-// including those for cluster.local.
+// They are separate from CoreDNS's own role system:coredns, because kubeadm, k3s and the EKS add-on
+// overwrite that role on every upgrade, and a CoreDNS with the multicluster option but without
+// permission to list ServiceImports answers no queries at all, including those for cluster.local.
 const RoleName = names.CoreDNSRole
 
 // Labels returns the labels of the objects that this tool creates and may delete.

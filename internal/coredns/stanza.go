@@ -9,10 +9,12 @@ type stanza struct {
 	opening token     // the opening brace, the zero token without a block of options
 	closing token     // the closing brace, the zero token without a block of options
 	options [][]token // the lines of the block
-	servers []*block  // the server block that contains the stanza, or all that import the snippet that contains it
+	// the server block that contains the stanza, or all that import the snippet that contains it
+	servers []*block
 }
 
-// newStanza parses a directive of the kubernetes plugin. It ignores a brace on a later line, which CoreDNS rejects.
+// newStanza parses a directive of the kubernetes plugin. It ignores a brace on a later line, which
+// CoreDNS rejects.
 func newStanza(d directive) stanza {
 	s := stanza{name: d[0]}
 	rest := d[1:]
@@ -80,7 +82,8 @@ func (s stanza) isMulticluster(zone string) bool {
 	return ok
 }
 
-// primaryZone returns the first zone that is not a reverse zone, which CoreDNS uses as the cluster domain.
+// primaryZone returns the first zone that is not a reverse zone, which CoreDNS uses as the cluster
+// domain.
 func (s stanza) primaryZone() string {
 	zones := s.zones
 	if len(zones) == 0 && len(s.servers) > 0 {
@@ -110,8 +113,8 @@ func stanzas(blocks []*block) []stanza {
 	return found
 }
 
-// servers returns b if it is a server block, and the server blocks that import b, directly or not, if it is a snippet. seen has
-// the snippets that were visited.
+// servers returns b if it is a server block, and the server blocks that import b, directly or not,
+// if it is a snippet. seen has the snippets that were visited.
 func servers(blocks []*block, b *block, seen map[*block]bool) []*block {
 	name := b.snippet()
 	if name == "" {

@@ -9,8 +9,9 @@ import (
 // MinVersion is the first CoreDNS release whose kubernetes plugin has the multicluster option.
 const MinVersion = "1.12.2"
 
-// ImageVersion reads CoreDNS's version from an image reference such as registry.k8s.io/coredns/coredns:v1.12.2 or
-// …/eks/coredns:v1.12.2-eksbuild.3. It returns "" for a reference without a version: a digest, latest, a private tag.
+// ImageVersion reads CoreDNS's version from an image reference such as
+// registry.k8s.io/coredns/coredns:v1.12.2 or …/eks/coredns:v1.12.2-eksbuild.3. It returns "" for a
+// reference without a version: a digest, latest, a private tag.
 func ImageVersion(image string) string {
 	name, _, _ := strings.Cut(image, "@")
 	colon := strings.LastIndexByte(name, ':')

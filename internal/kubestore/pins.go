@@ -27,7 +27,8 @@ type Pins struct {
 	Namespace    string
 	ClusterSetID string
 	Logger       logr.Logger
-	// version is the resource version of the ConfigMap when it was last read or written, "" if it did not exist.
+	// version is the resource version of the ConfigMap when it was last read or written, "" if it
+	// did not exist.
 	version string
 }
 

@@ -17,7 +17,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// TestPins runs on a real API server: whether another process has written the ConfigMap is the server's answer.
+// TestPins runs on a real API server: whether another process has written the ConfigMap is the
+// server's answer.
 func TestPins(t *testing.T) {
 	apiservertest.NeedAssets(t)
 	env := &envtest.Environment{}

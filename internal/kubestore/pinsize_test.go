@@ -38,7 +38,8 @@ func TestPinsFitConfigMap(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				size += len(long) + len(".") + len(id) + len(text) // as the API server counts (ValidateConfigMap)
+				// as the API server counts (ValidateConfigMap)
+				size += len(long) + len(".") + len(id) + len(text)
 			}
 			t.Logf("%d pins of %d bytes", pins, size/pins)
 			if size > corev1.MaxSecretSize || pins < 1000 {

@@ -20,9 +20,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
-// ResourceIDs keeps the Cloud Map resource IDs of a cluster in the ConfigMap with its identities, which
-// the controller creates before it joins: under the key "<clusterset>.<cluster>.resource-ids",
-// separated by spaces, with - for an ID that is missing.
+// ResourceIDs keeps the Cloud Map resource IDs of a cluster in the ConfigMap with its identities,
+// which the controller creates before it joins: under the key
+// "<clusterset>.<cluster>.resource-ids", separated by spaces, with - for an ID that is missing.
 type ResourceIDs struct {
 	Client    client.Client
 	Namespace string
@@ -81,8 +81,8 @@ func (r ResourceIDs) SaveResourceIDs(ctx context.Context, ids cloudmap.ResourceI
 	return nil
 }
 
-// SaveHeartbeat replaces the saved heartbeat. A cluster that exports to etcd has only that: a cluster
-// that moves from one registry to another continues after it.
+// SaveHeartbeat replaces the saved heartbeat. A cluster that exports to etcd has only that: a
+// cluster that moves from one registry to another continues after it.
 func (r ResourceIDs) SaveHeartbeat(ctx context.Context, heartbeat engine.SavedHeartbeat) error {
 	ids, err := r.LoadResourceIDs(ctx)
 	if err != nil {
@@ -92,7 +92,8 @@ func (r ResourceIDs) SaveHeartbeat(ctx context.Context, heartbeat engine.SavedHe
 	return r.SaveResourceIDs(ctx, ids)
 }
 
-// key returns the key of the identity's resource IDs. It has two dots, so it is not the key of an identity.
+// key returns the key of the identity's resource IDs. It has two dots, so it is not the key of an
+// identity.
 func (r ResourceIDs) key() string {
 	return r.Identity.ClusterSetID + "." + r.Identity.ClusterID + ".resource-ids"
 }

@@ -39,7 +39,8 @@ func TestConfigMapKeepsResourceIDs(t *testing.T) {
 		t.Fatal(err)
 	}
 	want.Heartbeat = 14
-	if err := store.SaveHeartbeat(t.Context(), want.Heartbeat); err != nil { // of a cluster that has moved to etcd
+	// of a cluster that has moved to etcd
+	if err := store.SaveHeartbeat(t.Context(), want.Heartbeat); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := store.LoadResourceIDs(t.Context()); err != nil || got != want {

@@ -15,8 +15,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// The keys of the Secret with the signing key. previous is the seed of the key that was replaced: to
-// rotate the key, the user renames key to previous and restarts the controller.
+// The keys of the Secret with the signing key. previous is the seed of the key that was replaced:
+// to rotate the key, the user renames key to previous and restarts the controller.
 const (
 	signingKeyData  = "key"
 	previousKeyData = "previous"

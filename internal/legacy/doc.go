@@ -1,8 +1,10 @@
-// Package legacy holds everything about the legacy controller, the AWS Cloud Map MCS Controller for K8s: importing from clusters that
-// still run it, and taking over the objects that it created in this cluster. docs/migration.md describes the migration.
+// Package legacy holds everything about the legacy controller, the AWS Cloud Map MCS Controller for
+// K8s: importing from clusters that still run it, and taking over the objects that it created in
+// this cluster. docs/migration.md describes the migration.
 //
-// Release 0.3.0 removes this package together with its uses: --import-from-aws-controller and --legacy-poll-interval
-// (internal/config/migration.go), the registry (cmd/controller/legacy.go) and the hook imports.Takeover.
+// Release 0.3.0 removes this package together with its uses: --import-from-aws-controller and
+// --legacy-poll-interval (internal/config/migration.go), the registry (cmd/controller/legacy.go)
+// and the hook imports.Takeover.
 //
 //	registry.go   the registry of the clusters that run the legacy controller: a registry.Registry that only reads
 //	services.go   the Cloud Map services with their exports, and when to read each
@@ -13,7 +15,8 @@
 package legacy
 
 const (
-	// ControllerName is the name of the legacy controller in attributes of instances and labels of EndpointSlices.
+	// ControllerName is the name of the legacy controller in attributes of instances and labels of
+	// EndpointSlices.
 	ControllerName = "aws-cloud-map-mcs-controller-for-k8s"
 	// RegistryName is the name of the registry in metrics, logs and errors.
 	RegistryName = "aws-controller"

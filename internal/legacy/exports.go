@@ -22,10 +22,12 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
-// InstanceExport is one cluster's export of a service according to the instances of a Cloud Map service.
+// InstanceExport is one cluster's export of a service according to the instances of a Cloud Map
+// service.
 type InstanceExport struct {
 	Cluster string
-	// Export is the sanitized export. It is nil if nothing of it is usable; Problems are the reasons.
+	// Export is the sanitized export. It is nil if nothing of it is usable; Problems are the
+	// reasons.
 	Export *mcs.Export
 	// HasPages: this controller wrote all instances, so the complete export is in the registry.
 	HasPages bool
@@ -50,11 +52,13 @@ func countCosts(read []InstanceExport) {
 	}
 }
 
-// ExportsOf returns the exports of key according to the instances of its Cloud Map service, sorted by cluster. It is the inverse of
-// instances.FromExport. It ignores instances of other clustersets and of no cluster. Other clients with write access may have
-// written the instances, so nothing in them is trusted.
+// ExportsOf returns the exports of key according to the instances of its Cloud Map service, sorted
+// by cluster. It is the inverse of instances.FromExport. It ignores instances of other clustersets
+// and of no cluster. Other clients with write access may have written the instances, so nothing in
+// them is trusted.
 //
-// Instances do not hold session affinity, traffic policies, zones, exported labels and exports without endpoints.
+// Instances do not hold session affinity, traffic policies, zones, exported labels and exports
+// without endpoints.
 func ExportsOf(key mcs.Key, clusterSetID string, list []api.Instance) []InstanceExport {
 	byCluster := map[string][]api.Instance{}
 	for _, i := range list {
@@ -173,8 +177,9 @@ func parsePort(attrs map[string]string, name string) (int32, error) {
 	return int32(n), nil
 }
 
-// commonest returns the value of most endpoints, which differ while a change is written instance by instance. Of two equally common
-// values it returns the smaller one, so that every cluster reads the same.
+// commonest returns the value of most endpoints, which differ while a change is written instance by
+// instance. Of two equally common values it returns the smaller one, so that every cluster reads
+// the same.
 func commonest[T cmp.Ordered](shown []shownEndpoint, value func(shownEndpoint) T) T {
 	counts := map[T]int{}
 	for _, s := range shown {
@@ -214,8 +219,8 @@ func familiesOf(shown []shownEndpoint) []corev1.IPFamily {
 	return out
 }
 
-// shownBackends groups the ports by address. An address has two numbers for a port name while a change is being written: then it is in
-// two groups.
+// shownBackends groups the ports by address. An address has two numbers for a port name while a
+// change is being written: then it is in two groups.
 func shownBackends(shown []shownEndpoint) []mcs.Backends {
 	type group struct {
 		address netip.Addr
@@ -236,7 +241,8 @@ func shownBackends(shown []shownEndpoint) []mcs.Backends {
 			order = append(order, at)
 		}
 		b.Ports = append(b.Ports, s.backend)
-		// Readiness is a property of the endpoint: an endpoint with a port that is still not ready is not ready.
+		// Readiness is a property of the endpoint: an endpoint with a port that is still not ready
+		// is not ready.
 		b.Endpoints[0].Ready = b.Endpoints[0].Ready && s.endpoint.Ready
 		b.Endpoints[0].Serving = b.Endpoints[0].Ready
 	}

@@ -19,7 +19,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
 )
 
-// oldInstance returns an instance as version 0.3.1 of the legacy controller writes it, recorded against cloudmap-local.
+// oldInstance returns an instance as version 0.3.1 of the legacy controller writes it, recorded
+// against cloudmap-local.
 func oldInstance(cluster, address string, edits map[string]string) api.Instance {
 	attrs := map[string]string{
 		"AWS_INSTANCE_IPV4": address, "AWS_INSTANCE_PORT": "8080", "CLUSTER_ID": cluster, "CLUSTERSET_ID": "set1",
@@ -226,7 +227,8 @@ func with(edits map[string]string, more ...string) map[string]string {
 	return out
 }
 
-// TestExportsOf_IsInverseOfFromExport checks this for the properties that instances have, in any order of the instances.
+// TestExportsOf_IsInverseOfFromExport checks this for the properties that instances have, in any
+// order of the instances.
 func TestExportsOf_IsInverseOfFromExport(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -246,7 +248,8 @@ func TestExportsOf_IsInverseOfFromExport(t *testing.T) {
 // randomShownExport returns an export with only the properties that instances hold.
 func randomShownExport(random *rand.Rand) mcs.Export {
 	e := mcs.Export{
-		Key: mcs.Key{Namespace: "demo", Name: "web"}, Cluster: "cls1", Created: time.Unix(1_577_836_800+random.Int64N(400_000_000), 0), // 2020 to 2032
+		// 2020 to 2032
+		Key: mcs.Key{Namespace: "demo", Name: "web"}, Cluster: "cls1", Created: time.Unix(1_577_836_800+random.Int64N(400_000_000), 0),
 		Type: []mcsv1beta1.ServiceImportType{mcsv1beta1.ClusterSetIP, mcsv1beta1.Headless}[random.IntN(2)],
 	}
 	ports := 1 + random.IntN(3)

@@ -15,7 +15,8 @@ var (
 	key   = mcs.Key{Namespace: "demo", Name: "web"}
 )
 
-// webExport returns cluster's ClusterSetIP export of port http 80 -> 8080 with ready endpoints of these addresses.
+// webExport returns cluster's ClusterSetIP export of port http 80 -> 8080 with ready endpoints of
+// these addresses.
 func webExport(cluster string, addresses ...string) mcs.Export {
 	e := mcs.Export{
 		Key: key, Cluster: cluster, Created: start, Type: mcsv1beta1.ClusterSetIP,

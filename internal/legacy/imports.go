@@ -19,22 +19,25 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
-// drainTime is the time for which a superfluous derived Service keeps its IP after the ServiceImport no longer shows it. CoreDNS answers
-// for clusterset.local with a TTL of 5 s, and its cache keeps that for 30 s at most; two minutes cover clients that use an
-// address longer than its TTL.
+// drainTime is the time for which a superfluous derived Service keeps its IP after the
+// ServiceImport no longer shows it. CoreDNS answers for clusterset.local with a TTL of 5 s, and its
+// cache keeps that for 30 s at most; two minutes cover clients that use an address longer than its
+// TTL.
 const drainTime = 2 * time.Minute
 
 // Takeover takes over the legacy controller's imports and ServiceExports in this cluster.
 type Takeover struct {
 	client client.Client
-	// enabled allows taking over. Imports that have been taken over keep their derived Service without it.
+	// enabled allows taking over. Imports that have been taken over keep their derived Service
+	// without it.
 	enabled bool
 	now     func() time.Time
 }
 
 var _ imports.Takeover = (*Takeover)(nil)
 
-// NewTakeover returns the takeover. If it is not enabled, it changes only objects that have been taken over before.
+// NewTakeover returns the takeover. If it is not enabled, it changes only objects that have been
+// taken over before.
 func NewTakeover(c client.Client, enabled bool) *Takeover {
 	return &Takeover{client: c, enabled: enabled, now: time.Now}
 }
@@ -65,7 +68,8 @@ func (t *Takeover) GatherObjects(ctx context.Context, key mcs.Key, imp *mcsv1bet
 	return o, err
 }
 
-// listSlices reads the EndpointSlices that the legacy controller created for its derived Services, by Service.
+// listSlices reads the EndpointSlices that the legacy controller created for its derived Services,
+// by Service.
 func (t *Takeover) listSlices(ctx context.Context, namespace string, services []*corev1.Service) (map[string][]*discoveryv1.EndpointSlice, error) {
 	out := map[string][]*discoveryv1.EndpointSlice{}
 	for _, svc := range services {
@@ -85,8 +89,9 @@ func (t *Takeover) listSlices(ctx context.Context, namespace string, services []
 	return out, nil
 }
 
-// RetireObjects implements imports.Takeover. At once it deletes the slices of the Service that is kept, because no controller
-// updates them any more. After drainTime it deletes the other Services: until then clients may use their IPs.
+// RetireObjects implements imports.Takeover. At once it deletes the slices of the Service that is
+// kept, because no controller updates them any more. After drainTime it deletes the other Services:
+// until then clients may use their IPs.
 func (t *Takeover) RetireObjects(ctx context.Context, o imports.TakeoverObjects) (time.Duration, error) {
 	if o.Slices == nil {
 		return 0, nil
@@ -110,8 +115,8 @@ func (t *Takeover) RetireObjects(ctx context.Context, o imports.TakeoverObjects)
 	return requeueAfter, nil
 }
 
-// retireService marks a superfluous derived Service for deletion, or deletes it when its drain time is over. It returns the
-// time that is left.
+// retireService marks a superfluous derived Service for deletion, or deletes it when its drain time
+// is over. It returns the time that is left.
 func (t *Takeover) retireService(ctx context.Context, o imports.TakeoverObjects, svc *corev1.Service) (time.Duration, error) {
 	now := t.now()
 	updated, at, drained := Retire(svc, now, drainTime)
@@ -153,8 +158,8 @@ func (t *Takeover) deleteSlices(ctx context.Context, o imports.TakeoverObjects, 
 	return nil
 }
 
-// ReleaseExport removes the legacy controller's finalizer from a ServiceExport. Without that controller neither the
-// ServiceExport nor its namespace could ever be deleted.
+// ReleaseExport removes the legacy controller's finalizer from a ServiceExport. Without that
+// controller neither the ServiceExport nor its namespace could ever be deleted.
 func (t *Takeover) ReleaseExport(ctx context.Context, key mcs.Key) error {
 	if !t.enabled {
 		return nil

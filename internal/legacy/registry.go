@@ -28,9 +28,11 @@ const maxReads = 8
 // Config configures a Registry.
 type Config struct {
 	Identity mcs.Identity
-	// PollInterval is the interval between polls of the services that have instances of the legacy controller; 0 is the default.
+	// PollInterval is the interval between polls of the services that have instances of the legacy
+	// controller; 0 is the default.
 	PollInterval time.Duration
-	// Ledger has the budgets of the other clusters, nil has no limits: all clusters that run the legacy controller share those of one cluster.
+	// Ledger has the budgets of the other clusters, nil has no limits: all clusters that run the
+	// legacy controller share those of one cluster.
 	Ledger *budget.Ledger
 	Logger logr.Logger
 
@@ -38,8 +40,9 @@ type Config struct {
 	intervals intervals
 }
 
-// Rates returns the client-side rate limits of a client for this registry: a quarter of those of the main registry, beside which it
-// runs with low priority. Only this registry uses DiscoverInstancesRevision.
+// Rates returns the client-side rate limits of a client for this registry: a quarter of those of
+// the main registry, beside which it runs with low priority. Only this registry uses
+// DiscoverInstancesRevision.
 func Rates() map[string]api.Rate {
 	rates := map[string]api.Rate{}
 	for _, operation := range []string{"DiscoverInstances", "ListInstances", "ListNamespaces", "ListServices"} {
@@ -49,11 +52,12 @@ func Rates() map[string]api.Rate {
 	return rates
 }
 
-// Registry reads the exports of clusters that still run the legacy controller from its Cloud Map instances, which are in namespaces
-// named as the Kubernetes namespaces. It writes nothing.
+// Registry reads the exports of clusters that still run the legacy controller from its Cloud Map
+// instances, which are in namespaces named as the Kubernetes namespaces. It writes nothing.
 //
-// Instances of this project's instance view do not count: their exports are in pages. While a cluster migrates, its instances are
-// rewritten one by one; its export counts until no instance of the legacy controller is left, and for intervals.hold after that.
+// Instances of this project's instance view do not count: their exports are in pages. While a
+// cluster migrates, its instances are rewritten one by one; its export counts until no instance of
+// the legacy controller is left, and for intervals.hold after that.
 type Registry struct {
 	cfg    Config
 	client *api.Client
@@ -91,7 +95,8 @@ func NewRegistry(client *api.Client, cfg Config) *Registry {
 	}
 }
 
-// Publish implements registry.Registry. The instance view publishes this cluster's exports for legacy controllers.
+// Publish implements registry.Registry. The instance view publishes this cluster's exports for
+// legacy controllers.
 func (r *Registry) Publish(context.Context, mcs.Export) error { return nil }
 
 // Withdraw implements registry.Registry.
@@ -128,10 +133,12 @@ func (r *Registry) Lookup(_ context.Context, key mcs.Key, imported ...string) (r
 	return view, nil
 }
 
-// Forget implements registry.Registry. It does nothing: an export of the legacy controller ends with its instances.
+// Forget implements registry.Registry. It does nothing: an export of the legacy controller ends
+// with its instances.
 func (r *Registry) Forget(string) {}
 
-// isRead reports whether the service of key has been read, or does not exist. The caller holds r.mu.
+// isRead reports whether the service of key has been read, or does not exist. The caller holds
+// r.mu.
 func (r *Registry) isRead(key mcs.Key) bool {
 	s := r.catalog.services[key]
 	return r.catalog.isListed && (s == nil || s.isRead)
@@ -154,7 +161,8 @@ func (r *Registry) Report() registry.Report {
 	return registry.Report{Keys: slices.Collect(maps.Keys(r.shown)), Reading: r.problem.Err()}
 }
 
-// Run implements registry.Registry. Leaving has no effect: this cluster has nothing in this registry.
+// Run implements registry.Registry. Leaving has no effect: this cluster has nothing in this
+// registry.
 func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
 	if errors.Is(context.Cause(ctx), registry.ErrLeave) {
 		return nil
@@ -174,8 +182,8 @@ func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
 	}
 }
 
-// poll lists services if that is due and reads the services that are due. Of several errors it returns one; each concerns its own
-// service.
+// poll lists services if that is due and reads the services that are due. Of several errors it
+// returns one; each concerns its own service.
 func (r *Registry) poll(ctx context.Context, notify func(mcs.Key)) error {
 	err := r.listIfDue(ctx)
 	r.mu.Lock()
@@ -220,7 +228,8 @@ func (r *Registry) listServices(ctx context.Context) (map[mcs.Key]service, error
 	}
 	found := map[mcs.Key]service{}
 	for _, name := range slices.Sorted(maps.Keys(r.schedule.namespaces)) {
-		// The names of control namespaces, and of most namespaces of others, cannot be those of a Kubernetes namespace.
+		// The names of control namespaces, and of most namespaces of others, cannot be those of a
+		// Kubernetes namespace.
 		if len(validation.IsDNS1123Label(name)) > 0 {
 			continue
 		}
@@ -279,8 +288,9 @@ func (r *Registry) updateService(d dueService, update func(*service)) {
 	}
 }
 
-// readInstances reads all instances of the clusterset and their revision, which is below the given one if the answer is late. If
-// there are more than DiscoverInstances returns, it lists them, which takes a request per hundred.
+// readInstances reads all instances of the clusterset and their revision, which is below the given
+// one if the answer is late. If there are more than DiscoverInstances returns, it lists them, which
+// takes a request per hundred.
 func (r *Registry) readInstances(ctx context.Context, d dueService, revision int64) ([]api.Instance, int64, error) {
 	query := map[string]string{instances.AttrClusterSetID: r.cfg.Identity.ClusterSetID}
 	list, complete, found, err := r.client.DiscoverInstancesAtRevision(ctx, d.namespace, d.key.Name, query)

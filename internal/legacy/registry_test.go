@@ -167,7 +167,8 @@ func TestRegistry_ReadsManyInstances(t *testing.T) {
 	}
 }
 
-// While nothing changes, each poll reads the revision of each used service and makes no request for unused ones.
+// While nothing changes, each poll reads the revision of each used service and makes no request for
+// unused ones.
 func TestRegistry_SteadyStateRequests(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	c.createService(t, "demo", "web")
@@ -197,7 +198,8 @@ func TestRegistry_SteadyStateRequests(t *testing.T) {
 	}
 }
 
-// TestRegistry_KeepsBudget: instances of more exports than the budget of one member are read, in the names of several clusters.
+// TestRegistry_KeepsBudget: instances of more exports than the budget of one member are read, in
+// the names of several clusters.
 func TestRegistry_KeepsBudget(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	// The namespace has all of the budget but the share of one that comes later, a quarter.

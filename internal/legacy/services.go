@@ -20,7 +20,8 @@ type service struct {
 	resource  api.Service
 	// isListed: the last list of services has it.
 	isListed bool
-	// isRead: all instances were read once. readAt is the time of the last read, checkedAt that of the last read or unchanged revision.
+	// isRead: all instances were read once. readAt is the time of the last read, checkedAt that of
+	// the last read or unchanged revision.
 	isRead            bool
 	readAt, checkedAt time.Time
 	// revision is that of the last read, 0 if there is none.
@@ -32,7 +33,8 @@ type service struct {
 
 // export is the last known export of a cluster.
 type export struct {
-	// export is the last one that could be used, nil if there was none: then it is not known what the cluster exports.
+	// export is the last one that could be used, nil if there was none: then it is not known what
+	// the cluster exports.
 	export   *mcs.Export
 	problems []string
 	// waiting is the offer of an export that is over budget, nil if it is not.
@@ -46,7 +48,8 @@ func (s *service) setExports(now time.Time, ownCluster string, account *budget.A
 	s.isRead, s.readAt, s.checkedAt = true, now, now
 	seen := map[string]bool{}
 	for _, e := range read {
-		// The own exports are known from this cluster's objects, those of clusters with this controller from their pages.
+		// The own exports are known from this cluster's objects, those of clusters with this
+		// controller from their pages.
 		if e.Cluster == ownCluster || e.HasPages {
 			continue
 		}
@@ -77,7 +80,8 @@ func (s *service) setExport(account *budget.Account, e InstanceExport) {
 	s.clusters[e.Cluster] = after
 }
 
-// offerKey returns the key of a cluster's export in the account of all of them. A service has no slash in its name.
+// offerKey returns the key of a cluster's export in the account of all of them. A service has no
+// slash in its name.
 func offerKey(key mcs.Key, cluster string) mcs.Key {
 	return mcs.Key{Namespace: key.Namespace, Name: key.Name + "/" + cluster}
 }
@@ -128,7 +132,8 @@ func (s *service) content() (c content) {
 	return c
 }
 
-// isDue reports whether the service must be checked now, and whether it must be read even if its revision has not changed.
+// isDue reports whether the service must be checked now, and whether it must be read even if its
+// revision has not changed.
 func (s *service) isDue(now time.Time, t intervals) (due, mustRead bool) {
 	switch {
 	case !s.isRead:
@@ -142,8 +147,9 @@ func (s *service) isDue(now time.Time, t intervals) (due, mustRead bool) {
 // catalog holds all services by key.
 type catalog struct {
 	ownCluster string
-	// account books what the exports of all clusters cost, nil without limits. Instances are not signed: a user who may write them may do so in the name of
-	// any cluster, so that an account for each cluster would bound nothing.
+	// account books what the exports of all clusters cost, nil without limits. Instances are not
+	// signed: a user who may write them may do so in the name of any cluster, so that an account
+	// for each cluster would bound nothing.
 	account  *budget.Account
 	isListed bool
 	services map[mcs.Key]*service
@@ -261,27 +267,32 @@ func (c *catalog) budgetProblems(cluster string, waiting []budget.Offer) (lines 
 
 // intervals bound how often the registry is read, and how long absent exports stay.
 type intervals struct {
-	// list is the interval between lists of namespaces and services without throttling (schedule), and between checks of a service
-	// without an export of another cluster: most services of an account have nothing to do with the clusterset.
+	// list is the interval between lists of namespaces and services without throttling (schedule),
+	// and between checks of a service without an export of another cluster: most services of an
+	// account have nothing to do with the clusterset.
 	list time.Duration
-	// reread is the maximum age of a read. AWS does not document whether registering an instance again with other attributes, such as
-	// another readiness, changes the revision of its service: this bounds the delay of such a change.
+	// reread is the maximum age of a read. AWS does not document whether registering an instance
+	// again with other attributes, such as another readiness, changes the revision of its service:
+	// this bounds the delay of such a change.
 	reread time.Duration
 	// hold is the time for which an export stays after its last instance was removed.
 	hold time.Duration
 }
 
 const (
-	// defaultPollInterval is the interval between requests for the revision of each used service. Ten clusters that poll 500 services
-	// send 1,000 requests a second, a third of the account's quota of 3,000.
+	// defaultPollInterval is the interval between requests for the revision of each used service.
+	// Ten clusters that poll 500 services send 1,000 requests a second, a third of the account's
+	// quota of 3,000.
 	defaultPollInterval = 5 * time.Second
-	// listInterval: the legacy controller limits itself to two ListServices a second. One list of the default quota of 50 namespaces
-	// per minute uses about half of that.
+	// listInterval: the legacy controller limits itself to two ListServices a second. One list of
+	// the default quota of 50 namespaces per minute uses about half of that.
 	listInterval = time.Minute
-	// rereadInterval: 500 services every 30 s need 17 DiscoverInstances a second; the account's quota is 1,000.
+	// rereadInterval: 500 services every 30 s need 17 DiscoverInstances a second; the account's
+	// quota is 1,000.
 	rereadInterval = 30 * time.Second
-	// holdTime is longer than the longest poll of the members (5 s) with the reads after it: if a cluster migrates and this controller
-	// rewrites its instances, its pages are read before the exports of its old instances are removed.
+	// holdTime is longer than the longest poll of the members (5 s) with the reads after it: if a
+	// cluster migrates and this controller rewrites its instances, its pages are read before the
+	// exports of its old instances are removed.
 	holdTime = 15 * time.Second
 	// maxProblems limits the problems reported per cluster.
 	maxProblems = 20

@@ -121,10 +121,12 @@ func TestService_IsDue(t *testing.T) {
 	}
 }
 
-// TestCatalog_Budget: an export over budget stays as it was, or is unknown if it is new, until there is room.
+// TestCatalog_Budget: an export over budget stays as it was, or is unknown if it is new, until
+// there is room.
 func TestCatalog_Budget(t *testing.T) {
 	const hold = 15 * time.Second
-	// Of the endpoints of one member, the namespace has all but the share of one that comes later, a quarter.
+	// Of the endpoints of one member, the namespace has all but the share of one that comes later,
+	// a quarter.
 	limit := budget.Amounts{budget.Exports: 100, budget.Endpoints: 40, budget.Ports: 1000, budget.PortEndpoints: 1000, budget.Bytes: 1 << 20}
 	account := budget.NewLedger(budget.Limits{Member: limit, Total: limit.Plus(limit)}).Open(budget.Owner{})
 	c, now := newCatalog("cls1", account), start

@@ -18,26 +18,30 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
-// For an import, version 0.3.1 of the legacy controller creates a ServiceImport, a derived Service for each source cluster, whose
-// cluster IPs are all in spec.ips, and the derived Services' EndpointSlices. This file recognizes them, so that a cluster can change
-// controllers without losing the IP that its clients use.
+// For an import, version 0.3.1 of the legacy controller creates a ServiceImport, a derived Service
+// for each source cluster, whose cluster IPs are all in spec.ips, and the derived Services'
+// EndpointSlices. This file recognizes them, so that a cluster can change controllers without
+// losing the IP that its clients use.
 
 const (
-	// Finalizer is the finalizer that the legacy controller adds to ServiceExports, which cannot be deleted without it.
+	// Finalizer is the finalizer that the legacy controller adds to ServiceExports, which cannot be
+	// deleted without it.
 	Finalizer = "multicluster.k8s.aws/service-export-finalizer"
-	// AnnotationRetires is the time (RFC 3339) at which a superfluous derived Service is deleted, when no client uses its IP any more.
+	// AnnotationRetires is the time (RFC 3339) at which a superfluous derived Service is deleted,
+	// when no client uses its IP any more.
 	AnnotationRetires = "multicluster.k8s.aws/retires"
 )
 
-// derivedName returns the legacy controller's name of the derived Service of key for a source cluster. Early versions had one for all
-// clusters ("").
+// derivedName returns the legacy controller's name of the derived Service of key for a source
+// cluster. Early versions had one for all clusters ("").
 func derivedName(key mcs.Key, cluster string) string {
 	sum := sha256.Sum256([]byte(key.Namespace + key.Name + cluster))
 	return "imported-" + strings.ToLower(base32.HexEncoding.EncodeToString(sum[:])[:10])
 }
 
-// IsServiceImport reports whether the legacy controller created the ServiceImport and this controller has not taken it over: its
-// annotation lists derived Services with names that follow from the ServiceImport's.
+// IsServiceImport reports whether the legacy controller created the ServiceImport and this
+// controller has not taken it over: its annotation lists derived Services with names that follow
+// from the ServiceImport's.
 func IsServiceImport(imp *mcsv1beta1.ServiceImport) bool {
 	if imp == nil || plan.IsManaged(imp) {
 		return false
@@ -82,7 +86,8 @@ func isOwnedBy(imp *mcsv1beta1.ServiceImport, svc *corev1.Service) bool {
 type Derived struct {
 	// Name is the name of the derived Service, which may not exist.
 	Name string
-	// Service is the derived Service, nil if it does not exist. Foreign: it belongs to another owner.
+	// Service is the derived Service, nil if it does not exist. Foreign: it belongs to another
+	// owner.
 	Service *corev1.Service
 	Foreign bool
 	// Superfluous are further derived Services of the legacy controller, sorted by name.
@@ -92,8 +97,9 @@ type Derived struct {
 // ChooseDerived returns the derived Service of key. standard is the Service with a derived name of
 // key, nil if there is none, and candidates are those with the import's label. Neither is changed.
 //
-// An import that was taken over keeps one of the legacy controller's Services, because clients use its IP: the ServiceImport names
-// it. Before the takeover, which takeOver allows, it is the oldest one.
+// An import that was taken over keeps one of the legacy controller's Services, because clients use
+// its IP: the ServiceImport names it. Before the takeover, which takeOver allows, it is the oldest
+// one.
 func ChooseDerived(key mcs.Key, imp *mcsv1beta1.ServiceImport, standard *corev1.Service, candidates []*corev1.Service, takeOver bool) Derived {
 	d := Derived{Name: mcs.DerivedName(key), Service: standard, Foreign: standard != nil && !plan.IsManaged(standard)}
 	if standard != nil {
@@ -152,9 +158,10 @@ func keptDerived(imp *mcsv1beta1.ServiceImport, standard *corev1.Service, old []
 	return nil
 }
 
-// Retire decides about a superfluous derived Service. If mustDelete is false, the Service should be updated and deleted at the given
-// time, which is drain after now unless an annotation has it. Headless Services have no cluster IP that clients could have cached, so
-// they are deleted immediately.
+// Retire decides about a superfluous derived Service. If mustDelete is false, the Service should be
+// updated and deleted at the given time, which is drain after now unless an annotation has it.
+// Headless Services have no cluster IP that clients could have cached, so they are deleted
+// immediately.
 func Retire(svc *corev1.Service, now time.Time, drain time.Duration) (updated *corev1.Service, at time.Time, mustDelete bool) {
 	if svc.Spec.ClusterIP == corev1.ClusterIPNone {
 		return nil, now, true

@@ -13,9 +13,9 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// Canonical returns a deep copy of e in the form that is published and compared: defaults are set, times are in UTC at their
-// resolution, backends are grouped by their ports, sorted and free of duplicates, and empty lists and maps are nil. Ports and
-// IPFamilies keep the order of the user.
+// Canonical returns a deep copy of e in the form that is published and compared: defaults are set,
+// times are in UTC at their resolution, backends are grouped by their ports, sorted and free of
+// duplicates, and empty lists and maps are nil. Ports and IPFamilies keep the order of the user.
 func (e Export) Canonical() Export {
 	e.Created = e.Created.UTC().Truncate(time.Second)
 	e.Changed = e.Changed.UTC().Truncate(time.Millisecond)
@@ -31,7 +31,8 @@ func (e Export) Canonical() Export {
 
 // Equal reports whether the canonical forms of e and o differ in Changed at most.
 func (e Export) Equal(o Export) bool {
-	return e.equal(o) || e.Canonical().equal(o.Canonical()) // exports that are equal as they are need no canonical form, which is costly
+	// exports that are equal as they are need no canonical form, which is costly
+	return e.equal(o) || e.Canonical().equal(o.Canonical())
 }
 
 // equal compares two exports as they are, except for Changed.
@@ -85,7 +86,8 @@ func canonicalPorts(ports []Port) []Port {
 	return cloneUnique(filled)
 }
 
-// canonicalAffinity returns the config that affinity uses: nil except for ClientIP, whose timeout Kubernetes defaults.
+// canonicalAffinity returns the config that affinity uses: nil except for ClientIP, whose timeout
+// Kubernetes defaults.
 func canonicalAffinity(affinity corev1.ServiceAffinity, config *corev1.SessionAffinityConfig) *corev1.SessionAffinityConfig {
 	if affinity != corev1.ServiceAffinityClientIP {
 		return nil
@@ -138,7 +140,8 @@ func groupBackends(kind mcsv1beta1.ServiceImportType, in []Backends, implied map
 		out[i].Endpoints = slices.CompactFunc(out[i].Endpoints, func(a, b Endpoint) bool { return compareIDs(kind, a, b) == 0 })
 	}
 	slices.SortFunc(out, func(a, b Backends) int { return slices.CompareFunc(a.Ports, b.Ports, compareBackendPorts) })
-	if kind != mcsv1beta1.Headless && len(out) <= maxBackends { // of an export with more groups some are left out, and the others are grouped again
+	// of an export with more groups some are left out, and the others are grouped again
+	if kind != mcsv1beta1.Headless && len(out) <= maxBackends {
 		uniteStates(out)
 	}
 	return out
@@ -262,7 +265,8 @@ func compareTrueFirst(a, b bool) int {
 	return 1
 }
 
-// cloneUnique returns a copy of list that keeps the first of equal elements, or nil for an empty list.
+// cloneUnique returns a copy of list that keeps the first of equal elements, or nil for an empty
+// list.
 func cloneUnique[T comparable](list []T) []T {
 	var out []T
 	seen := make(map[T]bool, len(list))

@@ -7,20 +7,24 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// Candidates is the input of Choose: the exports that a service was merged from, and every reason to prefer or avoid the endpoints of a cluster.
+// Candidates is the input of Choose: the exports that a service was merged from, and every reason
+// to prefer or avoid the endpoints of a cluster.
 //
-// Each reason to avoid the endpoints of a cluster in this cluster is an input here: a stale cluster is in Reserve or Excluded,
-// depending on the policy. A cluster that cannot be reached belongs there as well. A drained cluster works, and is used before those.
+// Each reason to avoid the endpoints of a cluster in this cluster is an input here: a stale cluster
+// is in Reserve or Excluded, depending on the policy. A cluster that cannot be reached belongs
+// there as well. A drained cluster works, and is used before those.
 type Candidates struct {
 	Exports []Export
-	// Reserve are the clusters whose endpoints are used for a port and family only if no other cluster has a ready one. Excluded are the
-	// clusters whose endpoints are not used at all.
+	// Reserve are the clusters whose endpoints are used for a port and family only if no other
+	// cluster has a ready one. Excluded are the clusters whose endpoints are not used at all.
 	Reserve, Excluded []string
 	// Drains are the drained clusters.
 	Drains map[string]Drain
-	// Tiers are the results of the cluster selectors, best first. After the last one come all clusters.
+	// Tiers are the results of the cluster selectors, best first. After the last one come all
+	// clusters.
 	Tiers []Tier
-	// MinimumReady is the percentage of a tier's endpoints that must be ready or serving; 0 is one endpoint.
+	// MinimumReady is the percentage of a tier's endpoints that must be ready or serving; 0 is one
+	// endpoint.
 	MinimumReady int32
 }
 
@@ -28,10 +32,12 @@ type Candidates struct {
 type Choice struct {
 	// Exports are the exports with the chosen endpoints only.
 	Exports []Export
-	// Remaining are the clusters that have endpoints before the tiers are chosen. Drained are the decisions about Drains.
+	// Remaining are the clusters that have endpoints before the tiers are chosen. Drained are the
+	// decisions about Drains.
 	Remaining []string
 	Drained   []DrainedExport
-	// Served has the tier of each port and family, in the order of the ports and families of the service. It is nil without tiers.
+	// Served has the tier of each port and family, in the order of the ports and families of the
+	// service. It is nil without tiers.
 	Served []ServedUse
 }
 
@@ -45,14 +51,17 @@ type ServedUse struct {
 	Ready bool
 }
 
-// Choose decides which endpoints of the exports an importer uses. Each use, which is a port in a family, is decided separately and in three
-// steps. First, the endpoints of clusters in Reserve are withdrawn if another cluster has a ready one. Second, the endpoints of drained clusters are
-// withdrawn if a cluster that is not drained has a ready one. Third, of the remaining clusters the first tier with a ready or serving endpoint serves
-// alone (KEP-5939); without such a tier, all remaining clusters serve. So a use that has a ready endpoint outside of Excluded and of forced drains has
-// one after Choose.
+// Choose decides which endpoints of the exports an importer uses. Each use, which is a port in a
+// family, is decided separately and in three steps. First, the endpoints of clusters in Reserve are
+// withdrawn if another cluster has a ready one. Second, the endpoints of drained clusters are
+// withdrawn if a cluster that is not drained has a ready one. Third, of the remaining clusters the
+// first tier with a ready or serving endpoint serves alone (KEP-5939); without such a tier, all
+// remaining clusters serve. So a use that has a ready endpoint outside of Excluded and of forced
+// drains has one after Choose.
 //
-// Tiers do not apply to headless services, whose clients use the addresses of all clusters, and not with internalTrafficPolicy Local: then the
-// endpoints of other clusters are never eligible, so no tier could do anything but take away the local ones.
+// Tiers do not apply to headless services, whose clients use the addresses of all clusters, and not
+// with internalTrafficPolicy Local: then the endpoints of other clusters are never eligible, so no
+// tier could do anything but take away the local ones.
 func (m Merged) Choose(c Candidates) Choice {
 	out := Choice{Exports: slices.Clone(c.Exports)}
 	for i, e := range out.Exports {
@@ -124,7 +133,8 @@ func (m Merged) chooseTiers(out *Choice, c Candidates) {
 	}
 }
 
-// tally counts the endpoints of one cluster for one use. usable are those that are ready or serving.
+// tally counts the endpoints of one cluster for one use. usable are those that are ready or
+// serving.
 type tally struct{ known, usable int }
 
 func (m Merged) tallies(e Export) map[use]tally {
@@ -145,7 +155,8 @@ func (m Merged) tallies(e Export) map[use]tally {
 	return out
 }
 
-// firstTier returns the first tier that has enough endpoints for u, or the number of tiers. ready reports whether any cluster has one.
+// firstTier returns the first tier that has enough endpoints for u, or the number of tiers. ready
+// reports whether any cluster has one.
 func firstTier(exports []Export, counts []map[use]tally, c Candidates, u use) (tier int, ready bool) {
 	for i := range exports {
 		ready = ready || counts[i][u].usable > 0

@@ -124,8 +124,9 @@ func TestMerged_Choose(t *testing.T) {
 	}
 }
 
-// For all exports, tiers, drains and clusters in reserve: the result does not depend on the order of the exports, nothing appears, a port and family
-// that had a ready endpoint outside of forced drains has one, each use is served by its tier alone, and without a reason nothing changes.
+// For all exports, tiers, drains and clusters in reserve: the result does not depend on the order
+// of the exports, nothing appears, a port and family that had a ready endpoint outside of forced
+// drains has one, each use is served by its tier alone, and without a reason nothing changes.
 func TestMerged_ChooseProperties(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 5000 {

@@ -10,9 +10,11 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// Each function below decides one condition. SetCondition sets LastTransitionTime and ObservedGeneration.
+// Each function below decides one condition. SetCondition sets LastTransitionTime and
+// ObservedGeneration.
 
-// ExportValid returns the ServiceExport condition Valid. svc is the Service of the same name, nil if there is none.
+// ExportValid returns the ServiceExport condition Valid. svc is the Service of the same name, nil
+// if there is none.
 func ExportValid(svc *corev1.Service) metav1.Condition {
 	switch {
 	case svc == nil:
@@ -30,9 +32,10 @@ func ExportValid(svc *corev1.Service) metav1.Condition {
 		"the Service can be exported")
 }
 
-// ExportSelection returns the condition Valid of a valid export whose recipients or cluster selectors are not, nil if there is nothing to report.
-// Without valid recipients the service is exported to no other cluster. It is exported without cluster selectors that are not valid: a preference that
-// cannot be used must not end the traffic of all clusters.
+// ExportSelection returns the condition Valid of a valid export whose recipients or cluster
+// selectors are not, nil if there is nothing to report. Without valid recipients the service is
+// exported to no other cluster. It is exported without cluster selectors that are not valid: a
+// preference that cannot be used must not end the traffic of all clusters.
 func ExportSelection(src Source) *metav1.Condition {
 	selection, err := src.Selection()
 	_, recipientsErr := src.Recipients()
@@ -85,13 +88,15 @@ func ExportNotReady(valid metav1.Condition) metav1.Condition {
 		"nothing is exported: "+valid.Message)
 }
 
-// ExportTerminating returns the ServiceExport condition Ready of an object that is being deleted and that finalizers keep.
+// ExportTerminating returns the ServiceExport condition Ready of an object that is being deleted
+// and that finalizers keep.
 func ExportTerminating(finalizers []string) metav1.Condition {
 	return exportCondition(mcsv1beta1.ServiceExportConditionReady, false, mcsv1beta1.ServiceExportReasonPending,
 		"the ServiceExport is being deleted, and the service is withdrawn from the other clusters; the object exists until its finalizers are removed: "+enumerate(finalizers))
 }
 
-// ExportConflict returns the ServiceExport condition Conflict. Its reasons are joined by commas, as mcs-api requires.
+// ExportConflict returns the ServiceExport condition Conflict. Its reasons are joined by commas, as
+// mcs-api requires.
 func ExportConflict(conflicts []Conflict) metav1.Condition {
 	if len(conflicts) == 0 {
 		return exportCondition(mcsv1beta1.ServiceExportConditionConflict, false, mcsv1beta1.ServiceExportReasonNoConflicts,
@@ -106,8 +111,9 @@ func ExportConflict(conflicts []Conflict) metav1.Condition {
 		mcsv1beta1.ServiceExportConditionReason(strings.Join(reasons, ",")), strings.Join(messages, "; "))
 }
 
-// ImportReady returns the ServiceImport condition Ready. supported are the IP families of this cluster's Services, nil if
-// unknown; ips are the clusterset IPs. An import without endpoints is Ready, as a Service without endpoints is: the message has that.
+// ImportReady returns the ServiceImport condition Ready. supported are the IP families of this
+// cluster's Services, nil if unknown; ips are the clusterset IPs. An import without endpoints is
+// Ready, as a Service without endpoints is: the message has that.
 func ImportReady(m Merged, supported []corev1.IPFamily, ips []string, reach Reach) metav1.Condition {
 	switch {
 	case m.Type == mcsv1beta1.Headless:
@@ -137,14 +143,15 @@ func (r Reach) describe(by string) string {
 	return "the service can be used by " + by
 }
 
-// ImportNotReady returns the ServiceImport condition Ready of an import that cannot be written, with the reason.
+// ImportNotReady returns the ServiceImport condition Ready of an import that cannot be written,
+// with the reason.
 func ImportNotReady(message string) metav1.Condition {
 	return importCondition(false, mcsv1beta1.ServiceImportReasonPending, message)
 }
 
-// SetCondition returns list with c in place of the condition of its type, and reports whether that is a change. It sets
-// ObservedGeneration to generation. The caller sets LastTransitionTime to now; SetCondition keeps the old time unless the status
-// changes. list is not changed.
+// SetCondition returns list with c in place of the condition of its type, and reports whether that
+// is a change. It sets ObservedGeneration to generation. The caller sets LastTransitionTime to now;
+// SetCondition keeps the old time unless the status changes. list is not changed.
 func SetCondition(list []metav1.Condition, c metav1.Condition, generation int64) ([]metav1.Condition, bool) {
 	c.ObservedGeneration = generation
 	out := slices.Clone(list)

@@ -12,8 +12,8 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// Drain is the part of a cluster's endpoints that the other clusters do not use: "" for none, a percentage such as "30%", DrainAll or
-// DrainForced. Equal drains have equal text.
+// Drain is the part of a cluster's endpoints that the other clusters do not use: "" for none, a
+// percentage such as "30%", DrainAll or DrainForced. Equal drains have equal text.
 type Drain string
 
 const (
@@ -24,10 +24,11 @@ const (
 )
 
 const (
-	// AnnotationDrain is the annotation with a Drain: of the ClusterProperty with the cluster's ID for all exports of the cluster, of a
-	// ServiceExport for one.
+	// AnnotationDrain is the annotation with a Drain: of the ClusterProperty with the cluster's ID
+	// for all exports of the cluster, of a ServiceExport for one.
 	AnnotationDrain = "multicluster.k8s.aws/drain"
-	// PropertyDrain is the ClusterProperty by which the other clusters know that a cluster is drained.
+	// PropertyDrain is the ClusterProperty by which the other clusters know that a cluster is
+	// drained.
 	PropertyDrain = "drain.multicluster.k8s.aws"
 )
 
@@ -43,7 +44,8 @@ func ParseDrain(text string) (Drain, error) {
 	return Drain(FormatPercentage(percent)), nil
 }
 
-// Percent returns the percentage of the endpoints that are not used, 0 for a drain that is not valid.
+// Percent returns the percentage of the endpoints that are not used, 0 for a drain that is not
+// valid.
 func (d Drain) Percent() int32 {
 	if d == DrainForced {
 		return 100
@@ -72,8 +74,8 @@ func (p Properties) Drain() Drain {
 	return d
 }
 
-// Drains returns the drained clusters of exports for an importer: by the properties of the cluster, or by its export. The importer always uses its own
-// endpoints.
+// Drains returns the drained clusters of exports for an importer: by the properties of the cluster,
+// or by its export. The importer always uses its own endpoints.
 func Drains(exports []Export, properties map[string]Properties, importer string) map[string]Drain {
 	out := map[string]Drain{}
 	for _, e := range exports {
@@ -88,12 +90,14 @@ func Drains(exports []Export, properties map[string]Properties, importer string)
 type DrainedExport struct {
 	Cluster string
 	Drain   Drain
-	// Kept reports whether endpoints stay in use despite the drain, because no other cluster has a ready one.
+	// Kept reports whether endpoints stay in use despite the drain, because no other cluster has a
+	// ready one.
 	Kept bool
 }
 
-// drain removes the drained endpoints from out. It removes all endpoints of a fully drained cluster from each use for which a cluster that is not
-// fully drained has a ready endpoint. It removes a part of the endpoints of a partly drained cluster from each use for which a cluster that is not
+// drain removes the drained endpoints from out. It removes all endpoints of a fully drained cluster
+// from each use for which a cluster that is not fully drained has a ready endpoint. It removes a
+// part of the endpoints of a partly drained cluster from each use for which a cluster that is not
 // drained at all has one.
 func (m Merged) drain(out *Choice, drains map[string]Drain) {
 	before := slices.Clone(out.Exports)
@@ -131,7 +135,8 @@ func isMissingAny(served, uses map[use]bool) bool {
 	return false
 }
 
-// reduce returns the backends of e, with a part of the ready endpoints for the uses in served, and with all endpoints for the others.
+// reduce returns the backends of e, with a part of the ready endpoints for the uses in served, and
+// with all endpoints for the others.
 func (m Merged) reduce(e Export, served map[use]bool, percent int32) []Backends {
 	reduced := m.servedUses([]Export{e})
 	maps.DeleteFunc(reduced, func(u use, _ bool) bool { return !served[u] })
@@ -211,7 +216,8 @@ func (a rankedAddress) compare(b rankedAddress) int {
 	return cmp.Or(cmp.Compare(a.hash, b.hash), a.address.Compare(b.address))
 }
 
-// ConditionDrained is the type of the ServiceImport condition that reports whether exporting clusters are drained. It is not part of mcs-api.
+// ConditionDrained is the type of the ServiceImport condition that reports whether exporting
+// clusters are drained. It is not part of mcs-api.
 const ConditionDrained = "multicluster.k8s.aws/Drained"
 
 // Reasons of ConditionDrained.
@@ -221,8 +227,8 @@ const (
 	DrainReasonLastEndpoints = "LastEndpointsKept"
 )
 
-// ImportDrained returns the ServiceImport condition ConditionDrained. Its message is constant while the same clusters are drained with the same
-// decisions.
+// ImportDrained returns the ServiceImport condition ConditionDrained. Its message is constant while
+// the same clusters are drained with the same decisions.
 func ImportDrained(drained []DrainedExport) metav1.Condition {
 	c := metav1.Condition{
 		Type: ConditionDrained, Status: conditionStatus(len(drained) > 0), Reason: DrainReasonNone, Message: "no exporting cluster is drained",

@@ -205,7 +205,8 @@ func TestMerged_ChooseDrainedHeadless(t *testing.T) {
 	}
 }
 
-// For all exports and drains: no endpoint is listed twice for a port, and a partial drain removes ready endpoints only.
+// For all exports and drains: no endpoint is listed twice for a port, and a partial drain removes
+// ready endpoints only.
 func TestMerged_ChooseDrainedListsEndpointsOnce(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 8))
 	count := func(e Export) map[string]int {
@@ -246,7 +247,8 @@ func TestMerged_ChooseDrainedListsEndpointsOnce(t *testing.T) {
 	}
 }
 
-// A larger share contains the smaller ones, all importers choose the same endpoints, and each share has its part of the ready endpoints.
+// A larger share contains the smaller ones, all importers choose the same endpoints, and each share
+// has its part of the ready endpoints.
 func TestKeepShare(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	for range 200 {

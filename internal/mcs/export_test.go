@@ -16,8 +16,8 @@ var start = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 // compareAddr lets cmp compare addresses.
 var compareAddr = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 
-// webExport returns a ClusterSetIP export of port http 80/TCP by cluster, created age seconds after start, with one ready
-// endpoint. Each edit changes it.
+// webExport returns a ClusterSetIP export of port http 80/TCP by cluster, created age seconds after
+// start, with one ready endpoint. Each edit changes it.
 func webExport(cluster string, age int, edits ...func(*Export)) Export {
 	e := Export{
 		Key:             Key{Namespace: "demo", Name: "web"},

@@ -14,8 +14,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ImportReport is what a cluster reports about its imports from other clusters, in the text of its member record: a version, and a sorted list of
-// entries of four characters. An entry is the hash of a service of one exporting cluster, or of a namespace of it. "" is no report.
+// ImportReport is what a cluster reports about its imports from other clusters, in the text of its
+// member record: a version, and a sorted list of entries of four characters. An entry is the hash
+// of a service of one exporting cluster, or of a namespace of it. "" is no report.
 type ImportReport string
 
 const (
@@ -23,16 +24,19 @@ const (
 	importReportVersion = "1"
 	// ManyImports is the report of a cluster whose imports do not fit a report.
 	ManyImports ImportReport = "-"
-	// entryBytes is the number of bytes of a hash: base64 encodes them in entryLength characters, without padding. That one entry stands for a service
-	// that is not imported has a probability of 1 to 16,777,216, so that of 250 entries is 1 to 67,000.
+	// entryBytes is the number of bytes of a hash: base64 encodes them in entryLength characters,
+	// without padding. That one entry stands for a service that is not imported has a probability
+	// of 1 to 16,777,216, so that of 250 entries is 1 to 67,000.
 	entryBytes, entryLength = 3, 4
-	// maxEntries bounds a report to 1,001 characters: an attribute of an AWS Cloud Map instance has at most 1,024.
+	// maxEntries bounds a report to 1,001 characters: an attribute of an AWS Cloud Map instance has
+	// at most 1,024.
 	maxEntries           = 250
 	maxImportReportBytes = len(importReportVersion) + maxEntries*entryLength
 )
 
-// NewImportReport returns the report of a cluster that imports these services, by exporting cluster. If they do not fit, entries of namespaces replace
-// those of their services, the namespaces with most services first.
+// NewImportReport returns the report of a cluster that imports these services, by exporting
+// cluster. If they do not fit, entries of namespaces replace those of their services, the
+// namespaces with most services first.
 func NewImportReport(imports map[string][]Key) ImportReport {
 	groups := groupImports(imports)
 	count := 0
@@ -93,7 +97,8 @@ func importEntry(subject string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:entryBytes])
 }
 
-// ParseImportReport returns the report in the record of another cluster, or an error if it is not valid or of a later version.
+// ParseImportReport returns the report in the record of another cluster, or an error if it is not
+// valid or of a later version.
 func ParseImportReport(text string) (ImportReport, error) {
 	report := ImportReport(text)
 	switch {
@@ -138,19 +143,22 @@ func (r ImportReport) has(entry string) bool {
 	return i < r.count() && r.entry(i) == entry
 }
 
-// Importers are the other members that an export is for, by what they report about their imports. All lists are sorted.
+// Importers are the other members that an export is for, by what they report about their imports.
+// All lists are sorted.
 type Importers struct {
 	// Recipients are all of them.
 	Recipients []string `json:"recipients,omitempty"`
 	// Importing report that they import the export.
 	Importing []string `json:"importing,omitempty"`
-	// ImportingNamespace report that they import exports of this cluster in the namespace, and not which.
+	// ImportingNamespace report that they import exports of this cluster in the namespace, and not
+	// which.
 	ImportingNamespace []string `json:"importingNamespace,omitempty"`
 	// NotReporting do not report their imports.
 	NotReporting []string `json:"notReporting,omitempty"`
 }
 
-// ImportEntries returns the entries of reports that stand for one of these exports of the cluster exporter.
+// ImportEntries returns the entries of reports that stand for one of these exports of the cluster
+// exporter.
 func ImportEntries(exporter string, keys []Key) (entries []string) {
 	for _, key := range keys {
 		entries = append(entries, importEntry(serviceSubject(exporter, key)), importEntry(namespaceSubject(exporter, key)))
@@ -163,7 +171,8 @@ func (r ImportReport) MayHave(entries []string) bool {
 	return r == "" || r == ManyImports || slices.ContainsFunc(entries, r.has)
 }
 
-// FindImporters returns the importers of the export of key by the cluster exporter, from the reports of the members that it is for.
+// FindImporters returns the importers of the export of key by the cluster exporter, from the
+// reports of the members that it is for.
 func FindImporters(exporter string, key Key, reports map[string]ImportReport) Importers {
 	service, namespace := importEntry(serviceSubject(exporter, key)), importEntry(namespaceSubject(exporter, key))
 	out := Importers{Recipients: slices.Sorted(maps.Keys(reports))}
@@ -186,7 +195,8 @@ func (i Importers) IsSame(o Importers) bool {
 		slices.Equal(i.ImportingNamespace, o.ImportingNamespace) && slices.Equal(i.NotReporting, o.NotReporting)
 }
 
-// ConditionImported is the type of the ServiceExport condition that reports which clusters import a service. It is not part of mcs-api.
+// ConditionImported is the type of the ServiceExport condition that reports which clusters import a
+// service. It is not part of mcs-api.
 const ConditionImported = "multicluster.k8s.aws/Imported"
 
 // Reasons of ConditionImported.
@@ -199,7 +209,8 @@ const (
 // maxImporterNames bounds the clusters of each kind in the message of ConditionImported.
 const maxImporterNames = 16
 
-// ExportImported returns the ServiceExport condition ConditionImported. Its message changes only with the clusters that it names.
+// ExportImported returns the ServiceExport condition ConditionImported. Its message changes only
+// with the clusters that it names.
 func ExportImported(importers Importers) metav1.Condition {
 	c := metav1.Condition{Type: ConditionImported, Status: metav1.ConditionFalse, Reason: ImportedReasonNotImported}
 	switch {

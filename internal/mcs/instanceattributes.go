@@ -10,12 +10,14 @@ import (
 	"strings"
 )
 
-// AnnotationInstanceAttributes is the annotation of a ServiceExport, or of its Service, with attributes of the Cloud Map instances that mirror the export:
-// "name=value" separated by commas or lines. A value may refer to facts of the endpoint or the cluster, such as $(zone). The ServiceExport's annotation counts
-// if both have one.
+// AnnotationInstanceAttributes is the annotation of a ServiceExport, or of its Service, with
+// attributes of the Cloud Map instances that mirror the export: "name=value" separated by commas or
+// lines. A value may refer to facts of the endpoint or the cluster, such as $(zone). The
+// ServiceExport's annotation counts if both have one.
 const AnnotationInstanceAttributes = "multicluster.k8s.aws/instance-attributes"
 
-// The references in values of instance attributes. They are written $(name); $$(name) is the text $(name), as in the environment of a container.
+// The references in values of instance attributes. They are written $(name); $$(name) is the text
+// $(name), as in the environment of a container.
 const (
 	referencePod       = "pod"
 	referenceNode      = "node"
@@ -30,8 +32,9 @@ var instanceReferences = []string{
 	referencePod, referenceNode, referenceZone, referenceRegion, referenceCluster, referenceNamespace, referenceService,
 }
 
-// The bounds of instance attributes. AWS Cloud Map allows 30 custom attributes and 5,000 characters for an instance. The controller writes up to 15 itself, of
-// some 1,500 characters, and other writers may have added some: 10 * (64 + 256) are 3,200.
+// The bounds of instance attributes. AWS Cloud Map allows 30 custom attributes and 5,000 characters
+// for an instance. The controller writes up to 15 itself, of some 1,500 characters, and other
+// writers may have added some: 10 * (64 + 256) are 3,200.
 const (
 	maxInstanceAttributes     = 10
 	maxInstanceAttributeName  = 64
@@ -39,22 +42,26 @@ const (
 )
 
 var (
-	// AWS Cloud Map also allows other punctuation, which could not be distinguished from the separators of the annotation.
+	// AWS Cloud Map also allows other punctuation, which could not be distinguished from the
+	// separators of the annotation.
 	instanceAttributeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.:/-]*$`)
 	instanceReference     = regexp.MustCompile(`\$?\$\(([^)]*)\)`)
 )
 
-// ReservedInstanceAttributes are the attributes that the controller writes itself. Those that begin with AWS_ have a meaning for AWS.
+// ReservedInstanceAttributes are the attributes that the controller writes itself. Those that begin
+// with AWS_ have a meaning for AWS.
 var ReservedInstanceAttributes = []string{
 	"AWS_INSTANCE_IPV4", "AWS_INSTANCE_IPV6", "AWS_INSTANCE_PORT", "ENDPOINT_PORT_NAME", "ENDPOINT_PROTOCOL", "SERVICE_PORT", "SERVICE_PORT_NAME",
 	"SERVICE_PROTOCOL", "SERVICE_TARGET_PORT", "CLUSTER_ID", "CLUSTERSET_ID", "SERVICE_TYPE", "SERVICE_EXPORT_CREATION_TIMESTAMP", "READY", "HOSTNAME",
 	"NODENAME", "K8S_CONTROLLER", "K8S_ATTRIBUTES",
 }
 
-// InstanceAttributes are the attributes that a user adds to the Cloud Map instances of an export, in canonical form: "name=value" lines, sorted by name.
+// InstanceAttributes are the attributes that a user adds to the Cloud Map instances of an export,
+// in canonical form: "name=value" lines, sorted by name.
 type InstanceAttributes string
 
-// ParseInstanceAttributes returns the canonical form of an annotation, or an error that names the first problem.
+// ParseInstanceAttributes returns the canonical form of an annotation, or an error that names the
+// first problem.
 func ParseInstanceAttributes(text string) (InstanceAttributes, error) {
 	if len(text) > maxAnnotationBytes {
 		return "", fmt.Errorf("the list has more than %d bytes", maxAnnotationBytes)
@@ -82,7 +89,8 @@ func ParseInstanceAttributes(text string) (InstanceAttributes, error) {
 	return formatInstanceAttributes(values), nil
 }
 
-// checkInstanceAttribute returns an error if AWS Cloud Map, the controller or the annotation does not allow an attribute.
+// checkInstanceAttribute returns an error if AWS Cloud Map, the controller or the annotation does
+// not allow an attribute.
 func checkInstanceAttribute(name, value string) error {
 	switch {
 	case len(name) > maxInstanceAttributeName || !instanceAttributeName.MatchString(name):
@@ -127,7 +135,8 @@ func (a InstanceAttributes) refersTo(fact string) bool {
 	})
 }
 
-// Of returns the attributes of the instances of an endpoint of e. A fact that is not known is empty. Values are cut at MaxInstanceAttributeValue characters.
+// Of returns the attributes of the instances of an endpoint of e. A fact that is not known is
+// empty. Values are cut at MaxInstanceAttributeValue characters.
 func (a InstanceAttributes) Of(e Export, ep Endpoint) map[string]string {
 	facts := map[string]string{
 		referencePod: ep.Pod, referenceNode: ep.Node, referenceZone: ep.Zone, referenceRegion: e.Region, referenceCluster: e.Cluster,
@@ -146,7 +155,8 @@ func (a InstanceAttributes) Of(e Export, ep Endpoint) map[string]string {
 	return values
 }
 
-// InstanceAttributes returns the attributes that the annotation of the ServiceExport, or else of the Service, names.
+// InstanceAttributes returns the attributes that the annotation of the ServiceExport, or else of
+// the Service, names.
 func (src Source) InstanceAttributes() (InstanceAttributes, error) {
 	text := cmp.Or(src.ServiceExport.Annotations[AnnotationInstanceAttributes], src.Service.Annotations[AnnotationInstanceAttributes])
 	if text == "" {

@@ -71,7 +71,8 @@ func TestInstanceAttributesOf(t *testing.T) {
 	}
 }
 
-// TestNewExport_InstanceAttributes: the annotation of the ServiceExport counts before that of the Service, and the export has only facts that it refers to.
+// TestNewExport_InstanceAttributes: the annotation of the ServiceExport counts before that of the
+// Service, and the export has only facts that it refers to.
 func TestNewExport_InstanceAttributes(t *testing.T) {
 	source := func(ofExport, ofService string) Source {
 		endpoint := pod("10.10.0.1", true)

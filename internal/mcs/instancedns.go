@@ -6,18 +6,21 @@ import (
 	"strings"
 )
 
-// AnnotationInstanceDNS is the annotation of a namespace with the DNS records of the Cloud Map services that mirror its exports: one of InstanceDNSValues. Without it the
-// default of the cluster counts.
+// AnnotationInstanceDNS is the annotation of a namespace with the DNS records of the Cloud Map
+// services that mirror its exports: one of InstanceDNSValues. Without it the default of the cluster
+// counts.
 const AnnotationInstanceDNS = "multicluster.k8s.aws/instance-dns"
 
-// InstanceDNS selects the DNS records of the Cloud Map service that mirrors an export. "" is InstanceDNSNone.
+// InstanceDNS selects the DNS records of the Cloud Map service that mirrors an export. "" is
+// InstanceDNSNone.
 type InstanceDNS string
 
 // The values of InstanceDNS.
 const (
 	// InstanceDNSNone asks for no records.
 	InstanceDNSNone InstanceDNS = "none"
-	// InstanceDNSAuto asks for addresses if the Service has one port, and for SRV records if it has several.
+	// InstanceDNSAuto asks for addresses if the Service has one port, and for SRV records if it has
+	// several.
 	InstanceDNSAuto InstanceDNS = "auto"
 	// InstanceDNSAddress asks for A and AAAA records, by the families of the Service.
 	InstanceDNSAddress InstanceDNS = "address"
@@ -33,7 +36,8 @@ func InstanceDNSValues() []string {
 // IsWanted reports whether it asks for records.
 func (d InstanceDNS) IsWanted() bool { return d != "" && d != InstanceDNSNone }
 
-// InstanceDNSOf returns the records that the namespace asks for, or else the default of the cluster. An annotation that is not valid asks for the default.
+// InstanceDNSOf returns the records that the namespace asks for, or else the default of the
+// cluster. An annotation that is not valid asks for the default.
 func (src Source) InstanceDNSOf() (InstanceDNS, error) {
 	wanted, err := src.InstanceDNS, error(nil)
 	if text, ok := src.NamespaceAnnotations[AnnotationInstanceDNS]; ok {

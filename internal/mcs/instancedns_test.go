@@ -7,7 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestNewExport_InstanceDNS: the annotation of the namespace counts before the default, and a dual-stack export with addresses keeps the pods, by which its addresses are paired.
+// TestNewExport_InstanceDNS: the annotation of the namespace counts before the default, and a
+// dual-stack export with addresses keeps the pods, by which its addresses are paired.
 func TestNewExport_InstanceDNS(t *testing.T) {
 	both := []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
 	for name, tc := range map[string]struct {

@@ -8,24 +8,27 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// DefaultMetadataKeys allows keys without a domain, which no tool may read because they are private to users, and the recommended labels of
-// Kubernetes. Keys with another domain belong to the tool of that domain, such as a service mesh or the controller of a load balancer.
+// DefaultMetadataKeys allows keys without a domain, which no tool may read because they are private
+// to users, and the recommended labels of Kubernetes. Keys with another domain belong to the tool
+// of that domain, such as a service mesh or the controller of a load balancer.
 const DefaultMetadataKeys = "*,app.kubernetes.io/*"
 
 // NoMetadataKeys allows no key.
 const NoMetadataKeys = "none"
 
-// KeyFilter selects the keys of exported labels and annotations that a cluster sets on its ServiceImports. The zero value selects all.
+// KeyFilter selects the keys of exported labels and annotations that a cluster sets on its
+// ServiceImports. The zero value selects all.
 type KeyFilter struct {
 	set      bool
 	patterns []keyPattern
 }
 
-// keyPattern matches keys: a domain, "" for keys without one, "*" for any; and a name, or the beginning of one and an asterisk.
+// keyPattern matches keys: a domain, "" for keys without one, "*" for any; and a name, or the
+// beginning of one and an asterisk.
 type keyPattern struct{ domain, name string }
 
-// ParseKeyFilter parses a list of keys that is separated by commas: a name or domain/name, in which the name may end with an asterisk
-// and the domain be one. NoMetadataKeys selects none.
+// ParseKeyFilter parses a list of keys that is separated by commas: a name or domain/name, in which
+// the name may end with an asterisk and the domain be one. NoMetadataKeys selects none.
 func ParseKeyFilter(text string) (KeyFilter, error) {
 	f := KeyFilter{set: true}
 	if text == NoMetadataKeys {
@@ -70,8 +73,9 @@ func (f KeyFilter) allows(key string) bool {
 	})
 }
 
-// Apply removes the labels and annotations of m that f does not select, and returns their keys, sorted. Conflicts between
-// the exports stay: they must be the same in every cluster, whichever keys each of them imports.
+// Apply removes the labels and annotations of m that f does not select, and returns their keys,
+// sorted. Conflicts between the exports stay: they must be the same in every cluster, whichever
+// keys each of them imports.
 func (f KeyFilter) Apply(m *Merged) (removed []string) {
 	for _, pairs := range []*map[string]string{&m.Labels, &m.Annotations} {
 		var kept map[string]string

@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// LeftOut is a part of a service that is not exported, or not imported, with the reason. Every filter of slices, endpoints, ports, labels and
-// annotations returns what it leaves out as a LeftOut: see sift.
+// LeftOut is a part of a service that is not exported, or not imported, with the reason. Every
+// filter of slices, endpoints, ports, labels and annotations returns what it leaves out as a
+// LeftOut: see sift.
 type LeftOut struct {
 	Kind LeftOutKind `json:"kind"`
 	// Names identify what is left out: addresses, keys or ports, at most leftOutNames of them.
@@ -18,7 +19,8 @@ type LeftOut struct {
 	Reason string `json:"reason"`
 	// Count is the number of parts.
 	Count int `json:"count"`
-	// Intended reports whether it is left out as it should be: endpoints of other clusters, or slices that the administrator excludes.
+	// Intended reports whether it is left out as it should be: endpoints of other clusters, or
+	// slices that the administrator excludes.
 	Intended bool `json:"intended,omitempty"`
 }
 
@@ -42,7 +44,8 @@ const (
 	reasonUnknown  = "it is unknown"
 )
 
-// The reasons why endpoints of a slice are not exported. Those about one address are in CheckPodAddress.
+// The reasons why endpoints of a slice are not exported. Those about one address are in
+// CheckPodAddress.
 const (
 	reasonFQDN        = "its endpoints are host names (addressType FQDN), which an import cannot have"
 	reasonNoAddress   = "the endpoint has no address"
@@ -93,8 +96,9 @@ func (l LeftOut) ofSlice() string {
 // LeftOuts collects what is left out of one export.
 type LeftOuts []LeftOut
 
-// add adds l. Parts of one slice with the same reason become one LeftOut. After maxProblems of them only the numbers of each kind are added, so
-// that an export cannot fill the memory with its problems.
+// add adds l. Parts of one slice with the same reason become one LeftOut. After maxProblems of them
+// only the numbers of each kind are added, so that an export cannot fill the memory with its
+// problems.
 func (o *LeftOuts) add(l LeftOut) {
 	if l.Count == 0 {
 		return // a slice without endpoints
@@ -126,8 +130,8 @@ func Note(text string) LeftOut { return LeftOut{Kind: LeftOutNote, Reason: text,
 
 func (o *LeftOuts) addNote(text string) { o.add(Note(text)) }
 
-// sift returns the items that rule keeps, which may correct them. rule returns nil to keep an item and what is left out otherwise: there is no way
-// to leave an item out without a reason.
+// sift returns the items that rule keeps, which may correct them. rule returns nil to keep an item
+// and what is left out otherwise: there is no way to leave an item out without a reason.
 func sift[T any](left *LeftOuts, items []T, rule func(*T) *LeftOut) []T {
 	if len(items) == 0 {
 		return nil
@@ -182,7 +186,8 @@ func (o LeftOuts) Other() LeftOuts {
 	return slices.DeleteFunc(slices.Clone(o), func(l LeftOut) bool { return l.Kind == LeftOutEndpoint })
 }
 
-// DescribeEndpoints returns how many endpoints are left out for each reason, such as "2 of EndpointSlice a: …; 1 of EndpointSlice b: …".
+// DescribeEndpoints returns how many endpoints are left out for each reason, such as "2 of
+// EndpointSlice a: …; 1 of EndpointSlice b: …".
 func (o LeftOuts) DescribeEndpoints() string {
 	var lines []string
 	for _, l := range o.sorted() {
@@ -200,14 +205,16 @@ func (o LeftOuts) sorted() LeftOuts {
 	})
 }
 
-// The bounds of a summary. maxSummary leaves room for the rest of an event's note, which has at most 1,024 bytes.
+// The bounds of a summary. maxSummary leaves room for the rest of an event's note, which has at
+// most 1,024 bytes.
 const (
 	maxSummary       = 900
 	maxSummaryReason = 300
 )
 
-// Summary describes what is left out in a bounded text for a condition. It has neither numbers nor addresses of endpoints, so that it stays the same
-// while pods come and go: it changes only with the slices, keys and reasons. It is "" if nothing is left out.
+// Summary describes what is left out in a bounded text for a condition. It has neither numbers nor
+// addresses of endpoints, so that it stays the same while pods come and go: it changes only with
+// the slices, keys and reasons. It is "" if nothing is left out.
 func (o LeftOuts) Summary() string {
 	type group struct {
 		kind   LeftOutKind

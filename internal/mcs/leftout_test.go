@@ -20,9 +20,11 @@ import (
 type shape struct {
 	name  string
 	apply func(*discoveryv1.EndpointSlice)
-	// left is the number of endpoints that are left out of the export of a ClusterIP Service, and leftHeadless of a headless one.
+	// left is the number of endpoints that are left out of the export of a ClusterIP Service, and
+	// leftHeadless of a headless one.
 	left, leftHeadless int
-	// reason is a part of the reason, and reasonHeadless that of a part of a headless export without which its endpoints are exported.
+	// reason is a part of the reason, and reasonHeadless that of a part of a headless export
+	// without which its endpoints are exported.
 	reason, reasonHeadless string
 }
 
@@ -38,7 +40,8 @@ func mirrored(s *discoveryv1.EndpointSlice) {
 	s.OwnerReferences = []metav1.OwnerReference{{Kind: "Endpoints", Name: "web", UID: "uid-endpoints", Controller: ptr.To(true)}}
 }
 
-// labelled adds the labels of an imported slice, as a copy of a manifest or the labels of the Service have them.
+// labelled adds the labels of an imported slice, as a copy of a manifest or the labels of the
+// Service have them.
 func labelled(s *discoveryv1.EndpointSlice) {
 	s.Labels[mcsv1beta1.LabelServiceName], s.Labels[mcsv1beta1.LabelSourceCluster] = "other", "cls2"
 }
@@ -81,7 +84,8 @@ func shapes() []shape {
 	}
 }
 
-// shapedSource returns the Service web with a slice of each shape; the endpoints have different addresses.
+// shapedSource returns the Service web with a slice of each shape; the endpoints have different
+// addresses.
 func shapedSource(headless bool, list ...shape) Source {
 	src := webSource()
 	src.Service.UID, src.Service.Spec.Selector = "uid-web", map[string]string{"app": "web"}
@@ -102,7 +106,8 @@ func shapedSource(headless bool, list ...shape) Source {
 	return src
 }
 
-// TestNewExportLeavesNothingOutInSilence: for each shape alone, and for random sets of them, each endpoint is exported or left out with a reason.
+// TestNewExportLeavesNothingOutInSilence: for each shape alone, and for random sets of them, each
+// endpoint is exported or left out with a reason.
 func TestNewExportLeavesNothingOutInSilence(t *testing.T) {
 	all := shapes()
 	for _, isHeadless := range []bool{false, true} {
@@ -144,7 +149,8 @@ func TestNewExportLeavesNothingOutInSilence(t *testing.T) {
 	}
 }
 
-// TestNewExportCountsBeyondItsBounds: what exceeds the limits of an export is left out with its number.
+// TestNewExportCountsBeyondItsBounds: what exceeds the limits of an export is left out with its
+// number.
 func TestNewExportCountsBeyondItsBounds(t *testing.T) {
 	src := webSource()
 	for i := range 105 {
@@ -161,7 +167,8 @@ func TestNewExportCountsBeyondItsBounds(t *testing.T) {
 	}
 }
 
-// TestControllerSlicesOnly: with --export-slices=controller the slices of users are left out, also with copied labels.
+// TestControllerSlicesOnly: with --export-slices=controller the slices of users are left out, also
+// with copied labels.
 func TestControllerSlicesOnly(t *testing.T) {
 	src := shapedSource(false, shape{apply: controlled}, shape{apply: labelled}, shape{apply: mirrored})
 	src.ControllerSlicesOnly = true
@@ -171,7 +178,8 @@ func TestControllerSlicesOnly(t *testing.T) {
 	}
 }
 
-// TestSummaryIsStable: pods that come and go do not change the summary, whatever the order of the slices.
+// TestSummaryIsStable: pods that come and go do not change the summary, whatever the order of the
+// slices.
 func TestSummaryIsStable(t *testing.T) {
 	src := shapedSource(false, shapes()...)
 	_, left, err := NewExport(src, nil, start)
@@ -190,7 +198,8 @@ func TestSummaryIsStable(t *testing.T) {
 	}
 }
 
-// TestSummaryOfMetadata: the summary names labels and annotations with their reasons, and is bounded.
+// TestSummaryOfMetadata: the summary names labels and annotations with their reasons, and is
+// bounded.
 func TestSummaryOfMetadata(t *testing.T) {
 	src := webSource()
 	src.ServiceExport.Spec.ExportedAnnotations = map[string]string{"note": strings.Repeat("x", 5_000), "kubernetes.io/a": "1", "kubernetes.io/b": "2"}

@@ -15,8 +15,8 @@ import (
 type Merged struct {
 	Key  Key
 	Type mcsv1beta1.ServiceImportType
-	// Ports are the union of the exports' ports. Names are unique, so are pairs of protocol and number, and each of several
-	// ports has a name.
+	// Ports are the union of the exports' ports. Names are unique, so are pairs of protocol and
+	// number, and each of several ports has a name.
 	Ports []Port
 	// PortUses are the ports that each cluster adds, those with most first. It is nil unless ports
 	// are left out because there are too many.
@@ -34,20 +34,23 @@ type Merged struct {
 	MinimumReady     int32
 	// Clusters are the exporting clusters, sorted.
 	Clusters []string
-	// Conflicts are the properties on which the exports disagree, at most one per reason, in the order of the reasons in mcs-api.
+	// Conflicts are the properties on which the exports disagree, at most one per reason, in the
+	// order of the reasons in mcs-api.
 	Conflicts []Conflict
 }
 
 // Conflict is a property on which the exports of a service disagree.
 type Conflict struct {
 	Reason mcsv1beta1.ServiceExportConditionReason
-	// Message names the field, the value used, the cluster it comes from and the clusters that disagree.
+	// Message names the field, the value used, the cluster it comes from and the clusters that
+	// disagree.
 	Message string
 }
 
-// Merge merges the exports of one service by the policy of KEP-1645. Ports are united. The oldest ServiceExport decides every
-// other property; of equally old ones, the one of the cluster whose ID sorts first. Neither the local cluster nor a majority
-// has precedence, so every cluster computes the same result, and a younger export does not change existing traffic.
+// Merge merges the exports of one service by the policy of KEP-1645. Ports are united. The oldest
+// ServiceExport decides every other property; of equally old ones, the one of the cluster whose ID
+// sorts first. Neither the local cluster nor a majority has precedence, so every cluster computes
+// the same result, and a younger export does not change existing traffic.
 //
 // There must be at most one export per cluster. Without exports, Merge returns the zero Merged.
 func Merge(exports []Export) Merged {
@@ -112,11 +115,13 @@ type field struct {
 	name   string
 	// value returns the property of e. Values with the same behaviour are equal.
 	value func(e Export) string
-	// isRelevant reports whether the property of e is compared with that of the oldest export; nil means always.
+	// isRelevant reports whether the property of e is compared with that of the oldest export; nil
+	// means always.
 	isRelevant func(oldest, e Export) bool
 }
 
-// oldestDecides are the properties that the oldest export decides, in the order of their reasons in mcs-api.
+// oldestDecides are the properties that the oldest export decides, in the order of their reasons in
+// mcs-api.
 var oldestDecides = []field{
 	{
 		reason: mcsv1beta1.ServiceExportReasonTypeConflict,
@@ -134,7 +139,8 @@ var oldestDecides = []field{
 		value: func(e Export) string {
 			return fmt.Sprint(affinityTimeout(canonicalAffinity(e.SessionAffinity, e.SessionAffinityConfig)))
 		},
-		// A different affinity is a conflict of its own; its missing timeout is not reported as well.
+		// A different affinity is a conflict of its own; its missing timeout is not reported as
+		// well.
 		isRelevant: func(oldest, e Export) bool { return e.SessionAffinity == oldest.SessionAffinity },
 	},
 	{
@@ -175,7 +181,8 @@ var oldestDecides = []field{
 			}
 			return value
 		},
-		// The selectors of headless services have no meaning; a different type is a conflict of its own.
+		// The selectors of headless services have no meaning; a different type is a conflict of its
+		// own.
 		isRelevant: func(oldest, e Export) bool { return e.Type == mcsv1beta1.ClusterSetIP && oldest.Type == e.Type },
 	},
 }
@@ -199,12 +206,12 @@ func (f field) conflict(ordered []Export) *Conflict {
 	return &Conflict{Reason: f.reason, Message: conflictMessage(f.name, used, oldest.Cluster, disagree, len(ordered))}
 }
 
-// mergeIPFamilies returns the families of the oldest export that has any. An intersection would let a younger, single-stack
-// export remove a clusterset IP that is in use.
+// mergeIPFamilies returns the families of the oldest export that has any. An intersection would let
+// a younger, single-stack export remove a clusterset IP that is in use.
 //
-// It is a conflict if a client reaches only some of the backends, depending on its family. The clusterset IPs have the merged
-// families, so each export must have all of them. Headless clients use the endpoint addresses of any family, so all exports
-// must have the same families.
+// It is a conflict if a client reaches only some of the backends, depending on its family. The
+// clusterset IPs have the merged families, so each export must have all of them. Headless clients
+// use the endpoint addresses of any family, so all exports must have the same families.
 func mergeIPFamilies(ordered []Export, t mcsv1beta1.ServiceImportType) ([]corev1.IPFamily, *Conflict) {
 	i := slices.IndexFunc(ordered, func(e Export) bool { return len(e.IPFamilies) > 0 })
 	if i < 0 {
@@ -244,13 +251,15 @@ func toStrings[T ~string](list []T) []string {
 	return out
 }
 
-// conflictMessage returns the message of a conflict with the information that a user needs to resolve it.
+// conflictMessage returns the message of a conflict with the information that a user needs to
+// resolve it.
 func conflictMessage(field, used, cluster string, disagree []string, total int) string {
 	return fmt.Sprintf("%s: using %s from cluster %s, %d of %d clusters disagree: %s",
 		field, abbreviate(used), cluster, len(disagree), total, enumerate(disagree))
 }
 
-// enumerateMax is the number of names in a message: 5 cluster IDs of 63 characters fit a few lines of a terminal.
+// enumerateMax is the number of names in a message: 5 cluster IDs of 63 characters fit a few lines
+// of a terminal.
 const enumerateMax = 5
 
 // enumerate joins names for a message.
@@ -261,7 +270,8 @@ func enumerate(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:enumerateMax], ", "), len(names)-enumerateMax)
 }
 
-// formatMap returns "key"="value" for each pair, sorted and quoted so that the result is unique for the map.
+// formatMap returns "key"="value" for each pair, sorted and quoted so that the result is unique for
+// the map.
 func formatMap(m map[string]string) string {
 	if len(m) == 0 {
 		return "none"

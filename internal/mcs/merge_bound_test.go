@@ -48,7 +48,8 @@ func TestMerge_BoundsPorts(t *testing.T) {
 		{name: "the same ports", exports: []Export{full("a", 0, 1), full("b", 1, 1), full("c", 2, 1), few("victim", 3)}, want: map[string]int{"a": 1000, "b": 1000, "c": 1000, "victim": 3}},
 		{
 			name: "the victim is the youngest", exports: []Export{full("a", 0, 1), full("b", 1, 1001), full("c", 2, 2001), full("d", 3, 3001), few("victim", 4)},
-			want: map[string]int{"a": 1000, "b": 884, "c": 58, "d": 55, "victim": 3}, // 62 and the rest of the room are of b
+			// 62 and the rest of the room are of b
+			want: map[string]int{"a": 1000, "b": 884, "c": 58, "d": 55, "victim": 3},
 			left: "most of them cluster a (1000), cluster b (1000), cluster c (1000), cluster d (1000), cluster victim (3); left out are ports of cluster b (116), cluster c (942), cluster d (945)",
 		},
 		{

@@ -9,7 +9,8 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// TestFieldConflict_SkipsIrrelevantExport: the exports after one that a field is not relevant for still count.
+// TestFieldConflict_SkipsIrrelevantExport: the exports after one that a field is not relevant for
+// still count.
 func TestFieldConflict_SkipsIrrelevantExport(t *testing.T) {
 	f := field{name: "type", value: func(e Export) string { return string(e.Type) }, isRelevant: func(_, e Export) bool { return e.Cluster != "cls2" }}
 	got := f.conflict([]Export{{Cluster: "cls1", Type: mcsv1beta1.ClusterSetIP}, {Cluster: "cls2", Type: "other"}, {Cluster: "cls3", Type: mcsv1beta1.Headless}})

@@ -41,8 +41,8 @@ const portShare = 16
 // oldest export to the youngest, it adds each port unless the union has its name or its protocol
 // and number. Ports beyond maxMergedPorts are left out.
 //
-// The API defines a conflict "if the ports are not identical in all the constituent Services": ports that exclude each other
-// and ports that only some clusters have.
+// The API defines a conflict "if the ports are not identical in all the constituent Services":
+// ports that exclude each other and ports that only some clusters have.
 func mergePorts(ordered []Export) (ports []Port, uses []PortUse, conflict *Conflict) {
 	union := unitePorts(ordered)
 	if len(union) > maxMergedPorts {
@@ -150,8 +150,8 @@ func portLimitConflict(uses []PortUse) *Conflict {
 	}
 }
 
-// nameUnnamed returns the ports of union. Kubernetes requires names if a Service has several ports, so a port without a name is
-// then named after its protocol and number.
+// nameUnnamed returns the ports of union. Kubernetes requires names if a Service has several ports,
+// so a port without a name is then named after its protocol and number.
 func nameUnnamed(union []mergedPort) []Port {
 	var ports []Port
 	for _, p := range union {
@@ -182,8 +182,9 @@ func PortName(protocol corev1.Protocol, number int32, isTaken func(name string) 
 	return name
 }
 
-// portConflict returns a conflict about the ports of the union that not every export has unchanged, or nil. A port that is not
-// in the union is not named; its cluster is listed with the port that replaces it.
+// portConflict returns a conflict about the ports of the union that not every export has unchanged,
+// or nil. A port that is not in the union is not named; its cluster is listed with the port that
+// replaces it.
 func portConflict(union []mergedPort, ordered []Export) *Conflict {
 	has := make([]map[Port]bool, len(ordered))
 	for i, e := range ordered {

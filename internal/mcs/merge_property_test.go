@@ -36,13 +36,15 @@ func anyExport(t *rapid.T, cluster string) Export {
 			Port:     rapid.SampledFrom([]int32{80, 443}).Draw(t, "port"),
 		}
 	}), 0, 3, func(p Port) string { return p.Name }).Draw(t, "ports")
-	e.Ports = slices.DeleteFunc(e.Ports, func(p Port) bool { return p.Name == "" && len(e.Ports) > 1 }) // as Kubernetes requires
+	// as Kubernetes requires
+	e.Ports = slices.DeleteFunc(e.Ports, func(p Port) bool { return p.Name == "" && len(e.Ports) > 1 })
 	for i := range rapid.IntRange(0, 2).Draw(t, "groups") {
 		b := Backends{}
 		for _, p := range e.Ports {
 			b.Ports = append(b.Ports, BackendPort{Name: p.Name, Protocol: p.Protocol, Port: p.Port + int32(i)})
 		}
-		if rapid.IntRange(0, 3).Draw(t, "made by hand") == 0 { // a slice that follows no Service port
+		// a slice that follows no Service port
+		if rapid.IntRange(0, 3).Draw(t, "made by hand") == 0 {
 			b.Ports = rapid.SampledFrom([][]BackendPort{nil, {{Name: "b", Protocol: corev1.ProtocolTCP, Port: 7}}, {{Name: "", Protocol: corev1.ProtocolUDP, Port: 8}}}).Draw(t, "slice ports")
 		}
 		for _, n := range rapid.SliceOfN(rapid.Byte(), 0, 3).Draw(t, "endpoints") {
@@ -229,7 +231,8 @@ func TestMergeYoungestDecidesNothing(t *testing.T) {
 	})
 }
 
-// When the oldest export is removed, the second oldest decides, and properties on which both agree stay.
+// When the oldest export is removed, the second oldest decides, and properties on which both agree
+// stay.
 func TestMergeRemovalOfOldestKeepsCommonProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ordered := oldestFirst(anyExports(t, 2))

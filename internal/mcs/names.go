@@ -62,7 +62,8 @@ func CutDerivedName(name string) (derived, rest string, ok bool) {
 	return name[:length], name[length:], true
 }
 
-// IsDerivedName reports whether name has the form of the name of a derived Service, of this controller or the legacy one.
+// IsDerivedName reports whether name has the form of the name of a derived Service, of this
+// controller or the legacy one.
 func IsDerivedName(name string) bool {
 	_, rest, ok := CutDerivedName(name)
 	return ok && rest == ""
@@ -88,15 +89,16 @@ func isNumber(s string) bool {
 	return s != "" && strings.Trim(s, "0123456789") == ""
 }
 
-// IsImportedSlice reports whether this controller created s for an import. Its name has that, which no client can change and which a copy does not have
-// by accident: labels do not matter.
+// IsImportedSlice reports whether this controller created s for an import. Its name has that, which
+// no client can change and which a copy does not have by accident: labels do not matter.
 func IsImportedSlice(s *discoveryv1.EndpointSlice) bool {
 	_, _, ok := ParseSliceName(s)
 	return ok
 }
 
-// ImportOf returns the name of the ServiceImport that svc is the derived Service of, "" if it is none: its owner, of any implementation, or the
-// label with which the name of svc is a derived name. Labels alone, which users copy, do not make a derived Service.
+// ImportOf returns the name of the ServiceImport that svc is the derived Service of, "" if it is
+// none: its owner, of any implementation, or the label with which the name of svc is a derived
+// name. Labels alone, which users copy, do not make a derived Service.
 func ImportOf(svc *corev1.Service) string {
 	for _, o := range svc.OwnerReferences {
 		if isServiceImport(o) {
@@ -109,8 +111,9 @@ func ImportOf(svc *corev1.Service) string {
 	return ""
 }
 
-// ValidateClusterID returns an error if id cannot be the ID of a cluster or a clusterset. KEP-2149 allows a DNS subdomain, but the
-// ID is also a label value (63 characters) and one label of the DNS names of headless endpoints (no dot).
+// ValidateClusterID returns an error if id cannot be the ID of a cluster or a clusterset. KEP-2149
+// allows a DNS subdomain, but the ID is also a label value (63 characters) and one label of the DNS
+// names of headless endpoints (no dot).
 func ValidateClusterID(id string) error {
 	if id == "" {
 		return fmt.Errorf("the ID is empty: set it to a lower-case DNS label such as %q", "cluster-1")
@@ -122,7 +125,8 @@ func ValidateClusterID(id string) error {
 	return nil
 }
 
-// abbreviateMax bounds values from users or attackers in conditions and log lines: 64 bytes hold any valid label value (63).
+// abbreviateMax bounds values from users or attackers in conditions and log lines: 64 bytes hold
+// any valid label value (63).
 const abbreviateMax = 64
 
 // abbreviate truncates s for a message.

@@ -25,35 +25,41 @@ type Source struct {
 	Service *corev1.Service
 	// Slices are the EndpointSlices whose label kubernetes.io/service-name is the Service's name.
 	Slices []discoveryv1.EndpointSlice
-	// NamespaceAnnotations are those of the namespace, and ClusterPreference is the default of the cluster: they decide about cluster selectors
-	// that the ServiceExport does not have.
+	// NamespaceAnnotations are those of the namespace, and ClusterPreference is the default of the
+	// cluster: they decide about cluster selectors that the ServiceExport does not have.
 	NamespaceAnnotations map[string]string
 	ClusterPreference    ClusterPreference
-	// ControllerSlicesOnly leaves out the slices that the EndpointSlice controller of Kubernetes did not create.
+	// ControllerSlicesOnly leaves out the slices that the EndpointSlice controller of Kubernetes
+	// did not create.
 	ControllerSlicesOnly bool
 	// InstanceDNS is the default of the cluster for the namespace's annotation.
 	InstanceDNS InstanceDNS
 	// Region is the cluster's Region, "" if it is not known.
 	Region string
-	// CheckAddress returns an error for addresses that this cluster's endpoints cannot have; nil allows all.
+	// CheckAddress returns an error for addresses that this cluster's endpoints cannot have; nil
+	// allows all.
 	CheckAddress func(netip.Addr) error
 }
 
-// endpointSliceController manages the slices of Services with a selector, and corrects those that others write under its name.
+// endpointSliceController manages the slices of Services with a selector, and corrects those that
+// others write under its name.
 const endpointSliceController = "endpointslice-controller.k8s.io"
 
-// importers are the values of label endpointslice.kubernetes.io/managed-by of implementations that add endpoints of other clusters to a Service: Cilium's
-// global services, Karmada's MultiClusterService, Submariner, and the legacy controller. Kubernetes does not copy this label from a Service.
+// importers are the values of label endpointslice.kubernetes.io/managed-by of implementations that
+// add endpoints of other clusters to a Service: Cilium's global services, Karmada's
+// MultiClusterService, Submariner, and the legacy controller. Kubernetes does not copy this label
+// from a Service.
 var importers = []string{
 	"endpointslice-mesh-controller.cilium.io", "endpointslice-dispatch-controller.karmada.io", "lighthouse-agent.submariner.io",
 	"aws-cloud-map-mcs-controller-for-k8s",
 }
 
-// NewExport creates this cluster's export of src. previous is the last result, or nil: if nothing has changed since, Changed stays;
-// otherwise it becomes now.
+// NewExport creates this cluster's export of src. previous is the last result, or nil: if nothing
+// has changed since, Changed stays; otherwise it becomes now.
 //
-// The result is sanitized because this cluster must merge its own export in the form that the others receive. Each endpoint of the slices is in
-// the result or in what is left out. An error reports that nothing can be exported.
+// The result is sanitized because this cluster must merge its own export in the form that the
+// others receive. Each endpoint of the slices is in the result or in what is left out. An error
+// reports that nothing can be exported.
 func NewExport(src Source, previous *Export, now time.Time) (Export, LeftOuts, error) {
 	svc, exp := src.Service, src.ServiceExport
 	e := Export{
@@ -92,7 +98,8 @@ func NewExport(src Source, previous *Export, now time.Time) (Export, LeftOuts, e
 	return e, left.sorted(), nil
 }
 
-// readAnnotations sets the fields of e that annotations have, and returns the annotations that cannot be read.
+// readAnnotations sets the fields of e that annotations have, and returns the annotations that
+// cannot be read.
 func (src Source) readAnnotations(e *Export) (left LeftOuts) {
 	if e.Type == mcsv1beta1.ClusterSetIP {
 		selection, err := src.Selection()
@@ -135,8 +142,9 @@ func (src Source) Selection() (Selection, error) {
 	}.Decide()
 }
 
-// isControllerSlice reports whether the EndpointSlice controller of Kubernetes created slice for the pods of svc. That controller deletes other slices
-// with its label, but only those of Services with a selector.
+// isControllerSlice reports whether the EndpointSlice controller of Kubernetes created slice for
+// the pods of svc. That controller deletes other slices with its label, but only those of Services
+// with a selector.
 func isControllerSlice(slice *discoveryv1.EndpointSlice, svc *corev1.Service) bool {
 	return slice.Labels[discoveryv1.LabelManagedBy] == endpointSliceController && len(svc.Spec.Selector) > 0 &&
 		slices.ContainsFunc(slice.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == svc.UID })
@@ -200,8 +208,9 @@ func (src Source) exportSlice(slice *discoveryv1.EndpointSlice) (Backends, LeftO
 	return b, append(left, more...)
 }
 
-// refuseSlice returns why no endpoint of slice is exported, "" if they are, and whether that is intended. Labels that Kubernetes copies from the Service to its slices, and that users
-// write to slices of their own, do not count: an imported slice has another owner, name or manager.
+// refuseSlice returns why no endpoint of slice is exported, "" if they are, and whether that is
+// intended. Labels that Kubernetes copies from the Service to its slices, and that users write to
+// slices of their own, do not count: an imported slice has another owner, name or manager.
 func (src Source) refuseSlice(slice *discoveryv1.EndpointSlice) (reason string, intended bool) {
 	manager := slice.Labels[discoveryv1.LabelManagedBy]
 	switch {
@@ -311,12 +320,13 @@ func isServiceImport(o metav1.OwnerReference) bool { return o.Kind == mcsv1beta1
 
 // BackendsOf returns the endpoints of slice, which is an imported one.
 func BackendsOf(slice *discoveryv1.EndpointSlice) Backends {
-	b, _ := backendsFromSlice(slice, nil) // what is left out has been reported by the cluster that exports it
+	// what is left out has been reported by the cluster that exports it
+	b, _ := backendsFromSlice(slice, nil)
 	return b
 }
 
-// backendsFromSlice returns the endpoints of slice, with the defaults of the API for unset fields, and those whose addresses cannot be used. check
-// may be nil.
+// backendsFromSlice returns the endpoints of slice, with the defaults of the API for unset fields,
+// and those whose addresses cannot be used. check may be nil.
 func backendsFromSlice(slice *discoveryv1.EndpointSlice, check func(netip.Addr) error) (Backends, LeftOuts) {
 	var left LeftOuts
 	b := Backends{Ports: backendPorts(slice.Ports), Endpoints: make([]Endpoint, 0, len(slice.Endpoints))}
@@ -341,7 +351,8 @@ func backendsFromSlice(slice *discoveryv1.EndpointSlice, check func(netip.Addr) 
 	return b, left
 }
 
-// backendPorts returns the ports that have a number. One without means all ports, which a headless Service does not need.
+// backendPorts returns the ports that have a number. One without means all ports, which a headless
+// Service does not need.
 func backendPorts(in []discoveryv1.EndpointPort) (out []BackendPort) {
 	for _, p := range in {
 		if p.Port != nil {
@@ -351,7 +362,8 @@ func backendPorts(in []discoveryv1.EndpointPort) (out []BackendPort) {
 	return out
 }
 
-// endpointAddress returns the address of ep, or why it has none that can be exported. kube-proxy also uses only the first one.
+// endpointAddress returns the address of ep, or why it has none that can be exported. kube-proxy
+// also uses only the first one.
 func endpointAddress(ep discoveryv1.Endpoint, check func(netip.Addr) error) (netip.Addr, *LeftOut) {
 	if len(ep.Addresses) == 0 {
 		return netip.Addr{}, &LeftOut{Kind: LeftOutEndpoint, Reason: reasonNoAddress, Count: 1}
@@ -379,7 +391,8 @@ func podOf(ep discoveryv1.Endpoint) string {
 	return ep.TargetRef.Name
 }
 
-// removePods removes the names of the pods: without need they would make an export change when a pod is replaced.
+// removePods removes the names of the pods: without need they would make an export change when a
+// pod is replaced.
 func (b Backends) removePods() {
 	for i := range b.Endpoints {
 		b.Endpoints[i].Pod = ""

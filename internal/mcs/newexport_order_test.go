@@ -6,7 +6,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// TestBackendsFromSlice_SkipsUnusableEntries: ports and endpoints after one that cannot be used still count.
+// TestBackendsFromSlice_SkipsUnusableEntries: ports and endpoints after one that cannot be used
+// still count.
 func TestBackendsFromSlice_SkipsUnusableEntries(t *testing.T) {
 	number := int32(8080)
 	b, left := backendsFromSlice(&discoveryv1.EndpointSlice{

@@ -15,7 +15,8 @@ import (
 	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
 )
 
-// Properties are the ClusterProperties of a cluster by name (KEP-2149). nil means that they are unknown.
+// Properties are the ClusterProperties of a cluster by name (KEP-2149). nil means that they are
+// unknown.
 type Properties map[string]string
 
 // The ClusterProperties that the controller derives from the labels of nodes if no user has created
@@ -25,10 +26,12 @@ const (
 	PropertyZone   = "zone.topology.k8s.io"
 )
 
-// maxPropertyBytes bounds the encoded properties of a cluster: an attribute of an AWS Cloud Map instance has at most 1,024 characters.
+// maxPropertyBytes bounds the encoded properties of a cluster: an attribute of an AWS Cloud Map
+// instance has at most 1,024 characters.
 const maxPropertyBytes = 1000
 
-// OfCluster returns a copy of p with the properties that identify the cluster. A record cannot set them: they are those of its author.
+// OfCluster returns a copy of p with the properties that identify the cluster. A record cannot set
+// them: they are those of its author.
 func (p Properties) OfCluster(clusterID, clusterSetID string) Properties {
 	out := maps.Clone(p)
 	if out == nil {
@@ -94,7 +97,8 @@ func isIdentityProperty(name string) bool {
 	return name == aboutv1beta1.ClusterIDProperty || name == aboutv1beta1.ClusterSetIDProperty
 }
 
-// checkProperty returns an error if no ClusterProperty can have the name, or if the value is no text.
+// checkProperty returns an error if no ClusterProperty can have the name, or if the value is no
+// text.
 func checkProperty(name, value string) error {
 	if len(validation.IsDNS1123Subdomain(name)) > 0 {
 		return fmt.Errorf("%q is not the name of a ClusterProperty, a lower-case DNS name", abbreviate(name))
@@ -126,7 +130,8 @@ func (p Properties) Encode() string {
 	return ascii.String()
 }
 
-// DecodeProperties is the inverse of Encode, for the text of another cluster. It returns an error unless everything in it is valid.
+// DecodeProperties is the inverse of Encode, for the text of another cluster. It returns an error
+// unless everything in it is valid.
 func DecodeProperties(text string) (Properties, error) {
 	if len(text) > maxPropertyBytes {
 		return nil, fmt.Errorf("the properties have %d bytes, more than %d", len(text), maxPropertyBytes)
@@ -149,8 +154,8 @@ func DecodeProperties(text string) (Properties, error) {
 	return p, nil
 }
 
-// DecodedProperties holds the result of DecodeProperties for the last text: members are listed for each import, and change rarely. The zero value is
-// ready to use, by one caller at a time.
+// DecodedProperties holds the result of DecodeProperties for the last text: members are listed for
+// each import, and change rarely. The zero value is ready to use, by one caller at a time.
 type DecodedProperties struct {
 	text       string
 	properties Properties

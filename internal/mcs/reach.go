@@ -7,8 +7,9 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// Reach is what the clients of an import reach in one cluster. It changes only when the first endpoint becomes usable or the last one does not, so that
-// a condition which has it is seldom written.
+// Reach is what the clients of an import reach in one cluster. It changes only when the first
+// endpoint becomes usable or the last one does not, so that a condition which has it is seldom
+// written.
 type Reach int
 
 const (
@@ -23,7 +24,8 @@ const (
 	ReachNoNode
 )
 
-// Reach returns what clients reach in cluster own, whose Services have the IP families supported (nil if unknown), with the endpoints of exports.
+// Reach returns what clients reach in cluster own, whose Services have the IP families supported
+// (nil if unknown), with the endpoints of exports.
 func (m Merged) Reach(exports []Export, own string, supported []corev1.IPFamily) Reach {
 	isLocal := m.Type == mcsv1beta1.ClusterSetIP && m.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
 	isUsable := slices.ContainsFunc(exports, func(e Export) bool { return (!isLocal || e.Cluster == own) && m.hasUsable(e, supported) })
@@ -38,8 +40,9 @@ func (m Merged) Reach(exports []Export, own string, supported []corev1.IPFamily)
 	return ReachNone
 }
 
-// hasUsable reports whether e has an endpoint that clients of the merged service use. For a clusterset IP, that includes those which still serve while they
-// terminate; DNS has the ready ones only.
+// hasUsable reports whether e has an endpoint that clients of the merged service use. For a
+// clusterset IP, that includes those which still serve while they terminate; DNS has the ready ones
+// only.
 func (m Merged) hasUsable(e Export, supported []corev1.IPFamily) bool {
 	names := m.portNames(e)
 	isHeadless := m.Type == mcsv1beta1.Headless

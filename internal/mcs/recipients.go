@@ -12,20 +12,23 @@ import (
 	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
 )
 
-// AnnotationExportTo is the annotation of a ServiceExport, or of its namespace, with the recipients of the export: RecipientsAll, cluster IDs such
-// as "cls2,cls3", or the JSON of a list of cluster selectors, one of which must match.
+// AnnotationExportTo is the annotation of a ServiceExport, or of its namespace, with the recipients
+// of the export: RecipientsAll, cluster IDs such as "cls2,cls3", or the JSON of a list of cluster
+// selectors, one of which must match.
 const AnnotationExportTo = "multicluster.k8s.aws/export-to"
 
 // RecipientsAll stands for all clusters. It overrides the recipients of the namespace.
 const RecipientsAll = "*"
 
-// ReasonInvalidRecipients is the reason of condition Valid of an export whose recipients are not valid.
+// ReasonInvalidRecipients is the reason of condition Valid of an export whose recipients are not
+// valid.
 const ReasonInvalidRecipients mcsv1beta1.ServiceExportConditionReason = "InvalidRecipients"
 
 // noRecipients selects no cluster.
 const noRecipients ClusterSelectors = `[{"propertySelector":{"matchExpressions":[{"key":"` + aboutv1beta1.ClusterIDProperty + `","operator":"DoesNotExist"}]}}]`
 
-// ParseRecipients returns the canonical form of the recipients that a user or another cluster wrote, "" for all clusters.
+// ParseRecipients returns the canonical form of the recipients that a user or another cluster
+// wrote, "" for all clusters.
 func ParseRecipients(text string) (ClusterSelectors, error) {
 	text = strings.TrimSpace(text)
 	if len(text) > maxAnnotationBytes {
@@ -64,7 +67,8 @@ func parseRecipientSelectors(text string) (ClusterSelectors, error) {
 	return recipients, nil
 }
 
-// Recipients returns the recipients of the export, "" for all clusters. With an error there are none: an export must not reach clusters that the user may have excluded.
+// Recipients returns the recipients of the export, "" for all clusters. With an error there are
+// none: an export must not reach clusters that the user may have excluded.
 func (src Source) Recipients() (ClusterSelectors, error) {
 	text, ok := src.ServiceExport.Annotations[AnnotationExportTo]
 	of := ""
@@ -90,8 +94,8 @@ func (e Export) IsFor(importer Properties) bool {
 	return slices.ContainsFunc(tiers, func(t Tier) bool { return len(t.Clusters) > 0 })
 }
 
-// ConditionRecipients is the type of the ServiceExport condition that reports to which clusters a service is exported, until mcs-api has
-// status.clusters. It is not part of mcs-api.
+// ConditionRecipients is the type of the ServiceExport condition that reports to which clusters a
+// service is exported, until mcs-api has status.clusters. It is not part of mcs-api.
 const ConditionRecipients = "multicluster.k8s.aws/Recipients"
 
 // Reasons of ConditionRecipients.
@@ -104,7 +108,8 @@ const (
 // maxRecipientNames bounds the clusters in the message of ConditionRecipients.
 const maxRecipientNames = 50
 
-// ExportRecipients returns the ServiceExport condition ConditionRecipients. clusters are the other members that the export is for, sorted.
+// ExportRecipients returns the ServiceExport condition ConditionRecipients. clusters are the other
+// members that the export is for, sorted.
 func ExportRecipients(recipients ClusterSelectors, clusters []string) metav1.Condition {
 	c := metav1.Condition{Type: ConditionRecipients, Status: metav1.ConditionFalse, Reason: RecipientsReasonAll, Message: "exported to all clusters"}
 	switch {

@@ -72,8 +72,9 @@ func TestExport_IsFor(t *testing.T) {
 	}
 }
 
-// Importers that are recipients of the same exports agree on the service and its conflicts, whatever their order and whatever else is exported to
-// others: the exports that reach a cluster decide alone.
+// Importers that are recipients of the same exports agree on the service and its conflicts,
+// whatever their order and whatever else is exported to others: the exports that reach a cluster
+// decide alone.
 func TestMerge_AgreesAmongRecipients(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 8))
 	agreed := 0

@@ -22,14 +22,15 @@ const (
 	// ServiceImport and in each EndpointSlice: with 1,000 of them each object stays below two
 	// fifths of etcd's 1.5 MiB.
 	maxPorts = 1000
-	// maxEndpoints: 10,000 endpoints are 100 slices of 100 per address family, about 4 MiB in etcd; more than the tested limits
-	// of Kubernetes for one Service.
+	// maxEndpoints: 10,000 endpoints are 100 slices of 100 per address family, about 4 MiB in etcd;
+	// more than the tested limits of Kubernetes for one Service.
 	maxEndpoints = 10_000
-	// maxBackends: each group of backends needs at least one slice per address family, so 100 groups at most double the
-	// slices of maxEndpoints.
+	// maxBackends: each group of backends needs at least one slice per address family, so 100
+	// groups at most double the slices of maxEndpoints.
 	maxBackends = 100
-	// maxLabels and maxLabelBytes bound the labels, maxAnnotationBytes the annotations. With 8 KiB an export takes three instances in AWS Cloud Map at
-	// most besides its endpoints, so that the exports of one user do not fill a page.
+	// maxLabels and maxLabelBytes bound the labels, maxAnnotationBytes the annotations. With 8 KiB
+	// an export takes three instances in AWS Cloud Map at most besides its endpoints, so that the
+	// exports of one user do not fill a page.
 	maxLabels          = 100
 	maxLabelBytes      = 4 << 10
 	maxAnnotationBytes = 4 << 10
@@ -39,11 +40,12 @@ const (
 	maxProblems = 20
 )
 
-// Sanitize returns the canonical form of an export that another cluster wrote, without the properties that the Kubernetes API would
-// refuse or that must not come from another cluster. It reports each of them in one line. An error reports that nothing of e can
-// be used.
+// Sanitize returns the canonical form of an export that another cluster wrote, without the
+// properties that the Kubernetes API would refuse or that must not come from another cluster. It
+// reports each of them in one line. An error reports that nothing of e can be used.
 //
-// NewExport sanitizes this cluster's own exports as well, so that all clusters merge the same exports.
+// NewExport sanitizes this cluster's own exports as well, so that all clusters merge the same
+// exports.
 func Sanitize(e Export) (Export, []string, error) {
 	var left LeftOuts
 	e, err := left.sanitize(e)
@@ -101,14 +103,16 @@ func checkExport(e Export) error {
 	return nil
 }
 
-// The range of plausible times: the Multi-Cluster Services API is of 2020, and a time that is too late for RFC 3339 has no JSON. No clock
-// is needed for times in the future: they are later than those of all other exports, which thus win.
+// The range of plausible times: the Multi-Cluster Services API is of 2020, and a time that is too
+// late for RFC 3339 has no JSON. No clock is needed for times in the future: they are later than
+// those of all other exports, which thus win.
 var (
 	earliestTime = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 	latestTime   = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
 )
 
-// sanitizeTimes removes times that no ServiceExport can have. A creation time of 1970 would win every conflict.
+// sanitizeTimes removes times that no ServiceExport can have. A creation time of 1970 would win
+// every conflict.
 func (o *LeftOuts) sanitizeTimes(e *Export) {
 	switch {
 	case e.Created.IsZero():
@@ -203,7 +207,8 @@ func (o *LeftOuts) sanitizePolicies(e *Export) {
 	})
 }
 
-// sanitizeSelectors removes cluster selectors that are not valid as a whole: a part of a list would prefer other clusters.
+// sanitizeSelectors removes cluster selectors that are not valid as a whole: a part of a list would
+// prefer other clusters.
 func (o *LeftOuts) sanitizeSelectors(e *Export) {
 	selectors, err := ParseClusterSelectors(string(e.ClusterSelectors))
 	if err != nil {
@@ -356,8 +361,9 @@ type refusedNetwork struct {
 	name    string
 }
 
-// refusedNetworks are networks whose addresses answer with credentials of the node or the pod that asks, and networks whose addresses
-// contain another address, so that every other check could be bypassed. Metadata services at link-local addresses are not listed.
+// refusedNetworks are networks whose addresses answer with credentials of the node or the pod that
+// asks, and networks whose addresses contain another address, so that every other check could be
+// bypassed. Metadata services at link-local addresses are not listed.
 var refusedNetworks = []refusedNetwork{
 	{netip.MustParsePrefix("fd00:ec2::/32"), "a metadata service of AWS"},
 	{netip.MustParsePrefix("fd20:ce::/64"), "the metadata service of Google Cloud"},
@@ -384,7 +390,8 @@ var refusedNetworks = []refusedNetwork{
 	{netip.MustParsePrefix("2001::/32"), "a tunnelled IPv4 address (Teredo)"},
 }
 
-// CheckPodAddress returns an error if Kubernetes refuses a in an EndpointSlice or if a cannot be the address of a pod.
+// CheckPodAddress returns an error if Kubernetes refuses a in an EndpointSlice or if a cannot be
+// the address of a pod.
 func CheckPodAddress(a netip.Addr) error {
 	switch a = a.Unmap(); {
 	case !a.IsValid():

@@ -344,7 +344,8 @@ func FuzzSanitize(f *testing.F) {
 	})
 }
 
-// checkUsable applies the rules of the Kubernetes API, as its validation of Services and EndpointSlices has them.
+// checkUsable applies the rules of the Kubernetes API, as its validation of Services and
+// EndpointSlices has them.
 func checkUsable(t *testing.T, e Export) {
 	t.Helper()
 	names := map[string]bool{}

@@ -8,25 +8,28 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ConditionClusterSelection is the type of the ServiceImport condition that reports which clusters the cluster selectors have in use. It is not
-// part of mcs-api.
+// ConditionClusterSelection is the type of the ServiceImport condition that reports which clusters
+// the cluster selectors have in use. It is not part of mcs-api.
 const ConditionClusterSelection = "multicluster.k8s.aws/ClusterSelection"
 
 // Reasons of ConditionClusterSelection.
 const (
 	// SelectionReasonNone: the exports have no cluster selectors.
 	SelectionReasonNone = "NoSelectors"
-	// SelectionReasonLocal: internalTrafficPolicy is Local, so that only endpoints of this cluster are eligible.
+	// SelectionReasonLocal: internalTrafficPolicy is Local, so that only endpoints of this cluster
+	// are eligible.
 	SelectionReasonLocal = "LocalTraffic"
 	// SelectionReasonFirst: the first selector decides about every port.
 	SelectionReasonFirst = "FirstSelector"
 	// SelectionReasonLater: a later selector decides about a port.
 	SelectionReasonLater = "LaterSelector"
-	// SelectionReasonAll: all clusters are in use for a port, because no selector has enough ready endpoints.
+	// SelectionReasonAll: all clusters are in use for a port, because no selector has enough ready
+	// endpoints.
 	SelectionReasonAll = "AllClusters"
 )
 
-// ImportSelection returns the ServiceImport condition ConditionClusterSelection. Its message is constant while the same clusters are in use.
+// ImportSelection returns the ServiceImport condition ConditionClusterSelection. Its message is
+// constant while the same clusters are in use.
 func ImportSelection(m Merged, tiers []Tier, served []ServedUse) metav1.Condition {
 	c := metav1.Condition{Type: ConditionClusterSelection, Status: metav1.ConditionFalse}
 	switch {

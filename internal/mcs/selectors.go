@@ -27,7 +27,8 @@ type PropertySelector struct {
 	MatchExpressions []PropertyRequirement `json:"matchExpressions,omitempty"`
 }
 
-// PropertyRequirement is a requirement on one ClusterProperty, with the operators of a label selector.
+// PropertyRequirement is a requirement on one ClusterProperty, with the operators of a label
+// selector.
 type PropertyRequirement struct {
 	Key      string                       `json:"key"`
 	Operator metav1.LabelSelectorOperator `json:"operator"`
@@ -37,8 +38,8 @@ type PropertyRequirement struct {
 // SameAsImporter is a value that stands for the value of the importing cluster.
 const SameAsImporter = "@SameAsImporter@"
 
-// The keys of spec.exportedAnnotations that have the selectors until ServiceExport has a field for them. They are not copied to the
-// ServiceImport like other annotations.
+// The keys of spec.exportedAnnotations that have the selectors until ServiceExport has a field for
+// them. They are not copied to the ServiceImport like other annotations.
 const (
 	AnnotationClusterSelectors = "multicluster.k8s.aws/cluster-selectors"
 	AnnotationMinimumReady     = "multicluster.k8s.aws/cluster-selectors-minimum-ready"
@@ -53,15 +54,17 @@ const (
 const (
 	// maxClusterSelectors is the limit of the KEP.
 	maxClusterSelectors = 16
-	// maxClusterSelectorBytes bounds the canonical list as maxAnnotationBytes bounds other annotations.
+	// maxClusterSelectorBytes bounds the canonical list as maxAnnotationBytes bounds other
+	// annotations.
 	maxClusterSelectorBytes = 2 << 10
 )
 
-// ClusterSelectors is the canonical JSON of a list of ClusterSelector, or "". Equal lists have equal text.
+// ClusterSelectors is the canonical JSON of a list of ClusterSelector, or "". Equal lists have
+// equal text.
 type ClusterSelectors string
 
-// ParseClusterSelectors returns the canonical form of a list that a user or another cluster wrote, "" for an empty one. An error reports
-// that the list as a whole is not valid.
+// ParseClusterSelectors returns the canonical form of a list that a user or another cluster wrote,
+// "" for an empty one. An error reports that the list as a whole is not valid.
 func ParseClusterSelectors(text string) (ClusterSelectors, error) {
 	if len(text) > maxAnnotationBytes {
 		return "", fmt.Errorf("the list has more than %d bytes", maxAnnotationBytes)
@@ -99,7 +102,8 @@ func encodeClusterSelectors(list []ClusterSelector) (ClusterSelectors, error) {
 	return ClusterSelectors(data), nil
 }
 
-// unmarshalStrict decodes text, which is compared by case and must not have unknown or duplicate fields.
+// unmarshalStrict decodes text, which is compared by case and must not have unknown or duplicate
+// fields.
 func unmarshalStrict(text string, into any) error {
 	strict, err := sigsjson.UnmarshalStrict([]byte(text), into)
 	if err != nil {
@@ -159,8 +163,8 @@ func (r PropertyRequirement) validate() error {
 	return nil
 }
 
-// requirements returns all requirements of s, with the value of importer for each SameAsImporter; ok is false if importer has no such value,
-// so that s selects no cluster.
+// requirements returns all requirements of s, with the value of importer for each SameAsImporter;
+// ok is false if importer has no such value, so that s selects no cluster.
 func (s ClusterSelector) requirements(importer Properties) (out []PropertyRequirement, ok bool) {
 	for key, value := range s.PropertySelector.MatchProperties {
 		out = append(out, PropertyRequirement{Key: key, Operator: metav1.LabelSelectorOpIn, Values: []string{value}})
@@ -180,7 +184,8 @@ func (s ClusterSelector) requirements(importer Properties) (out []PropertyRequir
 	return out, true
 }
 
-// matches reports whether a cluster with these properties meets r. As for labels, a missing property meets NotIn.
+// matches reports whether a cluster with these properties meets r. As for labels, a missing
+// property meets NotIn.
 func (r PropertyRequirement) matches(properties Properties) bool {
 	value, has := properties[r.Key]
 	switch r.Operator {
@@ -196,8 +201,8 @@ func (r PropertyRequirement) matches(properties Properties) bool {
 	return false
 }
 
-// Tiers returns the clusters that each selector selects for an importer, sorted, in the order of the selectors. Endpoints do not matter. It is
-// nil without selectors.
+// Tiers returns the clusters that each selector selects for an importer, sorted, in the order of
+// the selectors. Endpoints do not matter. It is nil without selectors.
 func (s ClusterSelectors) Tiers(importer Properties, clusters map[string]Properties) []Tier {
 	var tiers []Tier
 	for _, selector := range s.List() {
@@ -213,7 +218,8 @@ func (s ClusterSelectors) Tiers(importer Properties, clusters map[string]Propert
 	return tiers
 }
 
-// Tier is the result of one selector, with the JSON that the KEP has in status.clusterSelectorResults.
+// Tier is the result of one selector, with the JSON that the KEP has in
+// status.clusterSelectorResults.
 type Tier struct {
 	Clusters []string `json:"clusters,omitempty"`
 }
@@ -250,9 +256,11 @@ type ClusterPreference string
 const (
 	// PreferSameCluster is for the endpoints of the importing cluster, then all.
 	PreferSameCluster ClusterPreference = "PreferSameCluster"
-	// PreferSameRegion is for the endpoints of the importing cluster, then those of its Region, then all.
+	// PreferSameRegion is for the endpoints of the importing cluster, then those of its Region,
+	// then all.
 	PreferSameRegion ClusterPreference = "PreferSameRegion"
-	// PreferNoCluster is for all endpoints. It overrides the default of the namespace or of the cluster.
+	// PreferNoCluster is for all endpoints. It overrides the default of the namespace or of the
+	// cluster.
 	PreferNoCluster ClusterPreference = "None"
 )
 
@@ -261,7 +269,8 @@ func ClusterPreferences() []string {
 	return []string{string(PreferNoCluster), string(PreferSameCluster), string(PreferSameRegion)}
 }
 
-// AnnotationClusterPreference is the annotation of a ServiceExport, or of its namespace, with a ClusterPreference.
+// AnnotationClusterPreference is the annotation of a ServiceExport, or of its namespace, with a
+// ClusterPreference.
 const AnnotationClusterPreference = "multicluster.k8s.aws/cluster-preference"
 
 // Selectors returns the selectors that p stands for. "" is PreferNoCluster.
@@ -282,7 +291,8 @@ func (p ClusterPreference) Selectors() (ClusterSelectors, error) {
 
 // SelectionRequest is everything that decides which cluster selectors an export has, by precedence.
 type SelectionRequest struct {
-	// Exported are spec.exportedAnnotations of the ServiceExport, Export its annotations, Namespace those of its namespace.
+	// Exported are spec.exportedAnnotations of the ServiceExport, Export its annotations, Namespace
+	// those of its namespace.
 	Exported, Export, Namespace map[string]string
 	// Default is the preference of the cluster.
 	Default ClusterPreference
@@ -291,13 +301,16 @@ type SelectionRequest struct {
 // Selection is the answer to a SelectionRequest.
 type Selection struct {
 	Selectors ClusterSelectors
-	// MinimumReady is the percentage of a tier's endpoints that must be ready or serving for the tier to be used; 0 is one endpoint.
+	// MinimumReady is the percentage of a tier's endpoints that must be ready or serving for the
+	// tier to be used; 0 is one endpoint.
 	MinimumReady int32
-	// IsOwn reports whether the ServiceExport itself has the selectors or a preference, and not its namespace or the cluster.
+	// IsOwn reports whether the ServiceExport itself has the selectors or a preference, and not its
+	// namespace or the cluster.
 	IsOwn bool
 }
 
-// Decide returns the selection. With an error there are no selectors: a preference that cannot be read must not decide about traffic.
+// Decide returns the selection. With an error there are no selectors: a preference that cannot be
+// read must not decide about traffic.
 func (r SelectionRequest) Decide() (Selection, error) {
 	text, isList := r.Exported[AnnotationClusterSelectors]
 	preference, isOwn := r.Export[AnnotationClusterPreference]

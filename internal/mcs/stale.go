@@ -10,12 +10,14 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// StalePolicy decides about the imported endpoints of a stale cluster, which has sent no heartbeat for some time. It is a
-// setting of the importing cluster and concerns only endpoints: the exports of the stale cluster still take part in Merge.
+// StalePolicy decides about the imported endpoints of a stale cluster, which has sent no heartbeat
+// for some time. It is a setting of the importing cluster and concerns only endpoints: the exports
+// of the stale cluster still take part in Merge.
 type StalePolicy string
 
 const (
-	// StaleWithdraw removes them, but not the last endpoints of a service, of one of its ports or of an IP family.
+	// StaleWithdraw removes them, but not the last endpoints of a service, of one of its ports or
+	// of an IP family.
 	StaleWithdraw StalePolicy = "withdraw"
 	// StaleWithdrawAll removes them, also the last ones.
 	StaleWithdrawAll StalePolicy = "withdraw-all"
@@ -41,12 +43,13 @@ type StaleExport struct {
 	Kept bool
 }
 
-// WithoutStale returns a copy of exports, from which m was merged, with the endpoints that the policy keeps, and the decision about
-// each stale cluster among them.
+// WithoutStale returns a copy of exports, from which m was merged, with the endpoints that the
+// policy keeps, and the decision about each stale cluster among them.
 //
-// For a clusterset IP, each pair of port and family is decided separately: a stale endpoint stays in use for the ports for which
-// no live cluster has a ready endpoint. Clients of a headless service use addresses with any port, so a ready endpoint of a live
-// cluster replaces all stale ones of its family.
+// For a clusterset IP, each pair of port and family is decided separately: a stale endpoint stays
+// in use for the ports for which no live cluster has a ready endpoint. Clients of a headless
+// service use addresses with any port, so a ready endpoint of a live cluster replaces all stale
+// ones of its family.
 func (m Merged) WithoutStale(exports []Export, stale []string, policy StalePolicy) ([]Export, []StaleExport) {
 	choice := m.Choose(Candidates{Exports: exports}.WithStale(stale, policy))
 	return choice.Exports, choice.StaleExports(stale)
@@ -75,7 +78,8 @@ func (c Choice) StaleExports(stale []string) []StaleExport {
 	return out
 }
 
-// use is a use that clients have for an endpoint: a port in a family, or for a headless service only the family.
+// use is a use that clients have for an endpoint: a port in a family, or for a headless service
+// only the family.
 type use struct {
 	port string
 	ipv4 bool
@@ -155,8 +159,8 @@ func (m Merged) backendsOf(e Export, isWanted func(use) bool) []Backends {
 	return out
 }
 
-// ConditionStale is the type of the ServiceImport condition that reports whether exporting clusters are stale in this cluster.
-// It is not part of mcs-api.
+// ConditionStale is the type of the ServiceImport condition that reports whether exporting clusters
+// are stale in this cluster. It is not part of mcs-api.
 const ConditionStale = "multicluster.k8s.aws/Stale"
 
 // Reasons of ConditionStale.
@@ -167,8 +171,8 @@ const (
 	StaleReasonKept          = "Kept"
 )
 
-// ImportStale returns the ServiceImport condition ConditionStale. Its message is constant while the same clusters are stale with the
-// same decisions.
+// ImportStale returns the ServiceImport condition ConditionStale. Its message is constant while the
+// same clusters are stale with the same decisions.
 func ImportStale(staleExports []StaleExport, rule StaleRule) metav1.Condition {
 	c := metav1.Condition{
 		Type: ConditionStale, Status: conditionStatus(len(staleExports) > 0), Reason: StaleReasonNone,

@@ -15,8 +15,8 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// servingPorts returns a cluster's export of these ports, each "name:number", with endpoints that all listen on them. An
-// endpoint is an address, with "!" before it if it is not ready.
+// servingPorts returns a cluster's export of these ports, each "name:number", with endpoints that
+// all listen on them. An endpoint is an address, with "!" before it if it is not ready.
 func servingPorts(cluster string, kind mcsv1beta1.ServiceImportType, ports string, addresses ...string) Export {
 	e := Export{Key: Key{Namespace: "demo", Name: "web"}, Cluster: cluster, Type: kind, Created: time.Unix(1000, 0)}
 	var group Backends
@@ -143,8 +143,9 @@ func TestWithoutStale(t *testing.T) {
 	}
 }
 
-// For all exports and stale clusters: no endpoint of a live cluster is withdrawn, no endpoint appears, and a port and family that
-// had ready endpoints keeps some, those of live clusters if there are any.
+// For all exports and stale clusters: no endpoint of a live cluster is withdrawn, no endpoint
+// appears, and a port and family that had ready endpoints keeps some, those of live clusters if
+// there are any.
 func TestWithoutStaleProperties(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	ports := []string{"http:80", "http:80 extra:81", "web:80", "http:8080", "extra:81 http:80 more:82", ""}

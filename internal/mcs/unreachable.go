@@ -15,7 +15,8 @@ const (
 	PathHealthOff PathHealth = "off"
 	// PathHealthObserve probes and reports.
 	PathHealthObserve PathHealth = "observe"
-	// PathHealthWithdraw also withdraws the endpoints of unreachable clusters, but not the last ones of a port and family.
+	// PathHealthWithdraw also withdraws the endpoints of unreachable clusters, but not the last
+	// ones of a port and family.
 	PathHealthWithdraw PathHealth = "withdraw"
 )
 
@@ -24,8 +25,8 @@ func PathHealths() []string {
 	return []string{string(PathHealthOff), string(PathHealthObserve), string(PathHealthWithdraw)}
 }
 
-// UnreachableRule decides about the endpoints of unreachable clusters. FaultHere reports whether most clusters are unreachable, so that the fault is
-// probably in this cluster.
+// UnreachableRule decides about the endpoints of unreachable clusters. FaultHere reports whether
+// most clusters are unreachable, so that the fault is probably in this cluster.
 type UnreachableRule struct {
 	Mode      PathHealth
 	FaultHere bool
@@ -34,7 +35,8 @@ type UnreachableRule struct {
 // Withdraws reports whether unreachable clusters are put in reserve.
 func (r UnreachableRule) Withdraws() bool { return r.Mode == PathHealthWithdraw && !r.FaultHere }
 
-// WithUnreachable returns c with the unreachable clusters in reserve if the rule withdraws their endpoints.
+// WithUnreachable returns c with the unreachable clusters in reserve if the rule withdraws their
+// endpoints.
 func (c Candidates) WithUnreachable(unreachable []string, rule UnreachableRule) Candidates {
 	if rule.Withdraws() {
 		c.Reserve = slices.Concat(c.Reserve, unreachable)
@@ -42,8 +44,8 @@ func (c Candidates) WithUnreachable(unreachable []string, rule UnreachableRule) 
 	return c
 }
 
-// ConditionUnreachable is the type of the ServiceImport condition that reports whether pods of this cluster cannot reach exporting clusters. It is
-// not part of mcs-api.
+// ConditionUnreachable is the type of the ServiceImport condition that reports whether pods of this
+// cluster cannot reach exporting clusters. It is not part of mcs-api.
 const ConditionUnreachable = "multicluster.k8s.aws/Unreachable"
 
 // Reasons of ConditionUnreachable.
@@ -55,8 +57,9 @@ const (
 	UnreachableReasonFaultHere     = "FaultInThisCluster"
 )
 
-// ImportUnreachable returns the ServiceImport condition ConditionUnreachable. unreachable are clusters among the exports, and choice is the result
-// of Choose. Its message is constant while the same clusters are unreachable with the same decisions.
+// ImportUnreachable returns the ServiceImport condition ConditionUnreachable. unreachable are
+// clusters among the exports, and choice is the result of Choose. Its message is constant while the
+// same clusters are unreachable with the same decisions.
 func ImportUnreachable(choice Choice, unreachable []string, rule UnreachableRule) metav1.Condition {
 	c := metav1.Condition{
 		Type: ConditionUnreachable, Status: conditionStatus(len(unreachable) > 0), Reason: UnreachableReasonNone,

@@ -1,9 +1,10 @@
-// Package names holds the names of the product and of the objects that an installation creates. Manifests, the chart and RBAC markers
-// repeat them, because they cannot import Go.
+// Package names holds the names of the product and of the objects that an installation creates.
+// Manifests, the chart and RBAC markers repeat them, because they cannot import Go.
 package names
 
 const (
-	// Product names the controller: its chart, image, log lines, user agent, and the objects that exist once in an installation.
+	// Product names the controller: its chart, image, log lines, user agent, and the objects that
+	// exist once in an installation.
 	Product = "cloud-map-mcs-controller"
 	// Image is the controller's image without a tag.
 	Image = "ghcr.io/cloud-map-mcs/" + Product
@@ -17,8 +18,8 @@ const (
 	IdentityConfigMap = Product
 	// PinsConfigMap names the ConfigMap with the public keys of the other clusters.
 	PinsConfigMap = Product + "-keys"
-	// SigningKeySecret names the Secret with the key that the cluster signs its records with. The manifests create it empty, so that the
-	// controller needs permissions on this one Secret only.
+	// SigningKeySecret names the Secret with the key that the cluster signs its records with. The
+	// manifests create it empty, so that the controller needs permissions on this one Secret only.
 	SigningKeySecret = Product + "-signing-key"
 	// Plugin is the kubectl plugin, which is also the field manager of its writes.
 	Plugin = "kubectl-mcs"
@@ -26,9 +27,11 @@ const (
 	CloudMapLocal = "cloudmap-local"
 	// CoreDNSRole names the ClusterRole that allows CoreDNS to read ServiceImports.
 	CoreDNSRole = "cloud-map-mcs-coredns"
-	// ClustersetDNS names the objects of a CoreDNS beside the cluster's own, which serves clusterset.local only.
+	// ClustersetDNS names the objects of a CoreDNS beside the cluster's own, which serves
+	// clusterset.local only.
 	ClustersetDNS = "clusterset-dns"
-	// EtcdPrefix begins the keys of all clustersets in etcd, unless --etcd-prefix is another prefix.
+	// EtcdPrefix begins the keys of all clustersets in etcd, unless --etcd-prefix is another
+	// prefix.
 	EtcdPrefix = "/mcs"
 	// StatusPort is the port of the status endpoint, unless --status-bind-address has another one.
 	StatusPort = 8082

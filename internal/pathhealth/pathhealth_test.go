@@ -13,13 +13,15 @@ var start = time.Date(2026, 11, 23, 0, 0, 0, 0, time.UTC)
 
 func at(second int) time.Time { return start.Add(time.Duration(second) * time.Second) }
 
-// roundInterval is the interval of the simulated rounds in seconds. A decision follows every second.
+// roundInterval is the interval of the simulated rounds in seconds. A decision follows every
+// second.
 const roundInterval = 5
 
 // phase has the results of the probes of a cluster from a second on.
 type phase struct {
 	from int
-	// controller and endpoints are "ok", "fail", "idle" (targets that are not probed) or "" (no targets). endpoints can have a number of targets: "fail 1".
+	// controller and endpoints are "ok", "fail", "idle" (targets that are not probed) or "" (no
+	// targets). endpoints can have a number of targets: "fail 1".
 	controller, endpoints string
 	// others are "notified" and "alive", if peer notifications and heartbeats arrive.
 	others string
@@ -62,7 +64,8 @@ func resultAt(phases []phase, second int) Result {
 	return r
 }
 
-// simulate returns the states of cls2 as "second state", one for each change. Rounds in pauses are left out.
+// simulate returns the states of cls2 as "second state", one for each change. Rounds in pauses are
+// left out.
 func simulate(tracker *Tracker, phases []phase, until int, pauses ...[2]int) (changes []string) {
 	before := Undecided
 	for second := range until + 1 {
@@ -236,7 +239,8 @@ func TestVerdict_Changed(t *testing.T) {
 	}
 }
 
-// For all results of probes: a cluster becomes unreachable only if it was reached before, after the time without any success, and independently of other clusters.
+// For all results of probes: a cluster becomes unreachable only if it was reached before, after the
+// time without any success, and independently of other clusters.
 func TestTrackerProperties(t *testing.T) {
 	for seed := range uint64(100) {
 		random := rand.New(rand.NewPCG(seed, 0))

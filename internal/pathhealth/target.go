@@ -9,7 +9,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// Target returns the first TCP port of the first ready endpoint of an export. It reports false if there is none: UDP has no answer to wait for.
+// Target returns the first TCP port of the first ready endpoint of an export. It reports false if
+// there is none: UDP has no answer to wait for.
 func Target(e mcs.Export) (netip.AddrPort, bool) {
 	for _, b := range e.Backends {
 		for _, p := range b.Ports {

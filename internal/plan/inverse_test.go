@@ -64,8 +64,8 @@ func inImport(m mcs.Merged) mcs.Merged {
 	return m
 }
 
-// While a cluster cannot be read, the import is made from MergedFromServiceImport: a property that it drops would be taken
-// away from a working import by an outage of the registry.
+// While a cluster cannot be read, the import is made from MergedFromServiceImport: a property that
+// it drops would be taken away from a working import by an outage of the registry.
 func TestMergedFromServiceImport_IsInverseOfServiceImport(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		exports := []mcs.Export{propertiesExport(t, "cls1")}

@@ -13,8 +13,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// IsDerivedService reports whether svc is a derived Service of key that this controller created or took over. Other clients may
-// overwrite the managed-by label, so a Service with the derived name is recognized by any other mark of this controller too.
+// IsDerivedService reports whether svc is a derived Service of key that this controller created or
+// took over. Other clients may overwrite the managed-by label, so a Service with the derived name
+// is recognized by any other mark of this controller too.
 func IsDerivedService(key mcs.Key, svc *corev1.Service) bool {
 	switch {
 	case ImportWithSameName(key, svc) != "":
@@ -59,8 +60,9 @@ func DerivedName(key mcs.Key, imp *mcsv1beta1.ServiceImport) string {
 	return mcs.DerivedName(key)
 }
 
-// IsOwnImport reports whether this controller created imp or took it over. Other clients may overwrite the managed-by label, so imp is
-// recognized by its derived Service and by the imported slices that it owns too.
+// IsOwnImport reports whether this controller created imp or took it over. Other clients may
+// overwrite the managed-by label, so imp is recognized by its derived Service and by the imported
+// slices that it owns too.
 func IsOwnImport(imp *mcsv1beta1.ServiceImport, imported []*discoveryv1.EndpointSlice) bool {
 	key := mcs.Key{Namespace: imp.Namespace, Name: imp.Name}
 	if IsManaged(imp) || mcs.IsDerivedNameOf(imp.Annotations[AnnotationDerivedService], key) {
@@ -88,7 +90,8 @@ func IsImportedSlice(key mcs.Key, s *discoveryv1.EndpointSlice) bool {
 	return ok && mcs.IsDerivedNameOf(derived, key) && ImportWithSameName(key, s) == "" || IsManaged(s) && s.Labels[mcsv1beta1.LabelServiceName] == key.Name
 }
 
-// SourceCluster returns the source cluster of an imported slice. Its name has it, which no client can change as it can change the label.
+// SourceCluster returns the source cluster of an imported slice. Its name has it, which no client
+// can change as it can change the label.
 func SourceCluster(s *discoveryv1.EndpointSlice) string {
 	if _, cluster, ok := mcs.ParseSliceName(s); ok {
 		return cluster
@@ -96,7 +99,8 @@ func SourceCluster(s *discoveryv1.EndpointSlice) string {
 	return s.Labels[mcsv1beta1.LabelSourceCluster]
 }
 
-// DerivedNameOfSlice returns the name of the derived Service in the name of an imported slice, "" if s has no such name.
+// DerivedNameOfSlice returns the name of the derived Service in the name of an imported slice, ""
+// if s has no such name.
 func DerivedNameOfSlice(s *discoveryv1.EndpointSlice) string {
 	derived, _, _ := mcs.ParseSliceName(s)
 	return derived
@@ -108,7 +112,8 @@ func IsHeld(svc *corev1.Service) bool {
 	return held
 }
 
-// HeldSince returns the time at which the import of svc ended if svc only keeps its IPs, the zero time if that is not known.
+// HeldSince returns the time at which the import of svc ended if svc only keeps its IPs, the zero
+// time if that is not known.
 func HeldSince(svc *corev1.Service) (since time.Time, isHeld bool) {
 	since, _ = time.Parse(time.RFC3339, svc.Annotations[AnnotationHeldSince])
 	return since, IsHeld(svc)
@@ -119,8 +124,9 @@ func HasIP(svc *corev1.Service) bool {
 	return svc.Spec.ClusterIP != "" && svc.Spec.ClusterIP != corev1.ClusterIPNone
 }
 
-// HeldService returns svc, the derived Service of an import that has ended, as it keeps its IPs: with the time at which that began, and
-// without an owner, because the garbage collector would delete it with the ServiceImport. svc is not changed.
+// HeldService returns svc, the derived Service of an import that has ended, as it keeps its IPs:
+// with the time at which that began, and without an owner, because the garbage collector would
+// delete it with the ServiceImport. svc is not changed.
 func HeldService(key mcs.Key, svc *corev1.Service, now time.Time) *corev1.Service {
 	held := svc.DeepCopy()
 	held.Labels = withKeys(held.Labels, map[string]string{LabelAppManagedBy: ManagedBy, mcsv1beta1.LabelServiceName: key.Name})

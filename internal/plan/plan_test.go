@@ -20,7 +20,8 @@ var (
 	v4, v6 = corev1.IPv4Protocol, corev1.IPv6Protocol
 )
 
-// webExport returns cluster's ClusterSetIP export of port http 80 -> 8080 with ready endpoints of these addresses.
+// webExport returns cluster's ClusterSetIP export of port http 80 -> 8080 with ready endpoints of
+// these addresses.
 func webExport(cluster string, addresses ...string) mcs.Export {
 	e := mcs.Export{
 		Key: key, Cluster: cluster, Created: start, Type: mcsv1beta1.ClusterSetIP,

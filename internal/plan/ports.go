@@ -116,7 +116,8 @@ func (s *portState) servicePorts(chosen map[portID]string) (ports []mcs.Port, pe
 		change := NameChange{Kind: ServiceTakesName, Port: w.id.String(), Name: chosen[w.id]}
 		w.Name = change.Name
 		switch {
-		case !exists || had == change.Name || !s.isCarried(had): // no connection depends on the name
+		// no connection depends on the name
+		case !exists || had == change.Name || !s.isCarried(had):
 		case !s.isAlias(had, change.Name): // a slice has the old name alone
 			w.Name = had
 		default:

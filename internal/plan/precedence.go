@@ -15,33 +15,38 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// AnnotationExportTimes is the annotation of a ServiceImport with the creation times by which its exports take precedence, as
-// "cls1=1790000000,cls2=1790000060" in seconds since 1970, 0 for an export without a time, and "cls3=?1790000060" for a cluster whose export is
-// unknown since the import began. An administrator who removes it accepts the
-// creation times that the exports claim now.
+// AnnotationExportTimes is the annotation of a ServiceImport with the creation times by which its
+// exports take precedence, as "cls1=1790000000,cls2=1790000060" in seconds since 1970, 0 for an
+// export without a time, and "cls3=?1790000060" for a cluster whose export is unknown since the
+// import began. An administrator who removes it accepts the creation times that the exports claim
+// now.
 const AnnotationExportTimes = "multicluster.k8s.aws/export-times"
 
-// EstablishedAfter is the age at which an import is established. Exports that clusters create within this time race to the other
-// clusters, and the older one takes precedence even if it arrives later.
+// EstablishedAfter is the age at which an import is established. Exports that clusters create
+// within this time race to the other clusters, and the older one takes precedence even if it
+// arrives later.
 const EstablishedAfter = time.Minute
 
-// AwaitedFor is the time for which a cluster whose export is unknown when an import begins can take precedence in it. A controller that starts reads the
-// records of the clusters one after the other, and of some only with their next heartbeat.
+// AwaitedFor is the time for which a cluster whose export is unknown when an import begins can take
+// precedence in it. A controller that starts reads the records of the clusters one after the other,
+// and of some only with their next heartbeat.
 const AwaitedFor = 10 * time.Minute
 
-// ReasonPrecedenceConflict is a reason of the ServiceExport condition Conflict beside those of mcs-api: an export claims to be older than
-// the others, but appeared when the import was established, and it would change the import.
+// ReasonPrecedenceConflict is a reason of the ServiceExport condition Conflict beside those of
+// mcs-api: an export claims to be older than the others, but appeared when the import was
+// established, and it would change the import.
 const ReasonPrecedenceConflict mcsv1beta1.ServiceExportConditionReason = "PrecedenceConflict"
 
 // PrecedenceInput is the input of DecidePrecedence.
 type PrecedenceInput struct {
 	// Import is the ServiceImport, nil if there is none that this controller created.
 	Import *mcsv1beta1.ServiceImport
-	// Exports are the known exports of all clusters; Unknown are the clusters whose export is unknown.
+	// Exports are the known exports of all clusters; Unknown are the clusters whose export is
+	// unknown.
 	Exports []mcs.Export
 	Unknown []string
-	// Order has the order in which the registry got the exports, by cluster, if the registry knows it. A cluster that is not in it
-	// comes last.
+	// Order has the order in which the registry got the exports, by cluster, if the registry knows
+	// it. A cluster that is not in it comes last.
 	Order map[string]int64
 	// Properties are the ClusterProperties of the exporting clusters, as far as they are known.
 	Properties map[string]mcs.Properties
@@ -56,24 +61,28 @@ type Precedence struct {
 	Created map[string]time.Time
 	// Times is the value of AnnotationExportTimes.
 	Times string
-	// Late are the clusters, sorted, whose exports claim to be older than it counts, if that makes a difference; Fields are the
-	// properties of the import that differ.
+	// Late are the clusters, sorted, whose exports claim to be older than it counts, if that makes
+	// a difference; Fields are the properties of the import that differ.
 	Late, Fields []string
 	// Properties are those of the input.
 	Properties map[string]mcs.Properties
 }
 
-// DecidePrecedence bounds the creation times that clusters claim for their exports, because an export that claims to be the oldest decides
-// about the service in all clusters.
+// DecidePrecedence bounds the creation times that clusters claim for their exports, because an
+// export that claims to be the oldest decides about the service in all clusters.
 //
-// The exports of an established import keep the times that they have in it. An export that appears later is younger than those,
-// whatever it claims, unless its cluster was unknown when the import began. So the import changes only when the export that decides changes or ends, or when an administrator removes
-// AnnotationExportTimes. Before an import is established, and in clusters that do not have it yet, the claimed times count, within
-// the order in which the registry got the exports.
+// The exports of an established import keep the times that they have in it. An export that appears
+// later is younger than those, whatever it claims, unless its cluster was unknown when the import
+// began. So the import changes only when the export that decides changes or ends, or when an
+// administrator removes AnnotationExportTimes. Before an import is established, and in clusters
+// that do not have it yet, the claimed times count, within the order in which the registry got the
+// exports.
 func DecidePrecedence(in PrecedenceInput) Precedence {
 	stored, awaited := exportTimes(in.Import)
 	if len(stored)+len(awaited) == 0 && in.Import != nil {
-		in.Order = nil // the administrator has accepted the claimed times, or the import is older than the annotation
+		// the administrator has accepted the claimed times, or the import is older than the
+		// annotation
+		in.Order = nil
 	}
 	counting, latest := in.establishedTimes(stored)
 	claimed := in.claimedTimes(counting)
@@ -97,11 +106,13 @@ func DecidePrecedence(in PrecedenceInput) Precedence {
 	return p
 }
 
-// isAwaited reports whether a cluster that is unknown since a time, zero if it is not, can still take precedence.
+// isAwaited reports whether a cluster that is unknown since a time, zero if it is not, can still
+// take precedence.
 func (in PrecedenceInput) isAwaited(since time.Time) bool { return in.Now.Sub(since) < AwaitedFor }
 
-// awaitedClusters returns the clusters that are unknown since the import began, and the times since when. They stay until all of them are
-// known, so that an import of many such clusters is not written for each of them.
+// awaitedClusters returns the clusters that are unknown since the import began, and the times since
+// when. They stay until all of them are known, so that an import of many such clusters is not
+// written for each of them.
 func (in PrecedenceInput) awaitedClusters(begins bool, awaited, known map[string]time.Time) map[string]time.Time {
 	out, pending := map[string]time.Time{}, false
 	for cluster, since := range awaited {
@@ -120,8 +131,8 @@ func (in PrecedenceInput) awaitedClusters(begins bool, awaited, known map[string
 	return out
 }
 
-// establishedTimes returns the times of the exports that the import has, by cluster, and the latest of them. An export without a time has
-// none to keep. stored are those of AnnotationExportTimes.
+// establishedTimes returns the times of the exports that the import has, by cluster, and the latest
+// of them. An export without a time has none to keep. stored are those of AnnotationExportTimes.
 func (in PrecedenceInput) establishedTimes(stored map[string]time.Time) (times map[string]time.Time, latest time.Time) {
 	times = map[string]time.Time{}
 	for _, cluster := range in.Unknown {
@@ -144,8 +155,8 @@ func (in PrecedenceInput) establishedTimes(stored map[string]time.Time) (times m
 	return times, latest
 }
 
-// isLate reports whether an export that is not among those of the import, and claims to be of t, is younger than them. latest is the
-// time of the youngest of them.
+// isLate reports whether an export that is not among those of the import, and claims to be of t, is
+// younger than them. latest is the time of the youngest of them.
 func (in PrecedenceInput) isLate(t, latest time.Time) bool {
 	if t.IsZero() || latest.IsZero() || t.After(latest) {
 		return false
@@ -154,8 +165,8 @@ func (in PrecedenceInput) isLate(t, latest time.Time) bool {
 	return in.Now.Sub(created) >= EstablishedAfter || t.Before(created.Add(-EstablishedAfter))
 }
 
-// claimedTimes returns the times that the exports claim, by cluster: an export is not older than those that the registry got before it.
-// established are the times that are known already.
+// claimedTimes returns the times that the exports claim, by cluster: an export is not older than
+// those that the registry got before it. established are the times that are known already.
 func (in PrecedenceInput) claimedTimes(established map[string]time.Time) map[string]time.Time {
 	out := map[string]time.Time{}
 	latest := time.Time{}
@@ -285,8 +296,8 @@ func SetExportTimes(imp *mcsv1beta1.ServiceImport, times string) {
 	imp.Annotations = withKeys(imp.Annotations, map[string]string{AnnotationExportTimes: times})
 }
 
-// exportTimes returns the times of AnnotationExportTimes, and the clusters that it has as unknown with the times since when. There are none if imp is
-// nil or has no valid annotation.
+// exportTimes returns the times of AnnotationExportTimes, and the clusters that it has as unknown
+// with the times since when. There are none if imp is nil or has no valid annotation.
 func exportTimes(imp *mcsv1beta1.ServiceImport) (times, awaited map[string]time.Time) {
 	if imp == nil || imp.Annotations[AnnotationExportTimes] == "" {
 		return nil, nil

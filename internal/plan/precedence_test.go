@@ -313,8 +313,9 @@ func TestExportTimes_IgnoresInvalidAnnotation(t *testing.T) {
 	}
 }
 
-// An importer, which is restarted at will because it keeps nothing but the ServiceImport, follows the export that decides as long as it
-// neither ends nor changes, whatever other clusters publish. Importers with the same history agree.
+// An importer, which is restarted at will because it keeps nothing but the ServiceImport, follows
+// the export that decides as long as it neither ends nor changes, whatever other clusters publish.
+// Importers with the same history agree.
 func TestDecidePrecedence_KeepsDecidingExport(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := start.Add(24 * time.Hour)

@@ -13,12 +13,14 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// DerivedService returns the Service that gives m its clusterset IPs in this cluster. It has no selector because its endpoints
-// are the imported EndpointSlices. It is nil if m is headless, if m has no port, and if this cluster supports none of m's families.
+// DerivedService returns the Service that gives m its clusterset IPs in this cluster. It has no
+// selector because its endpoints are the imported EndpointSlices. It is nil if m is headless, if m
+// has no port, and if this cluster supports none of m's families.
 //
-// owner is the ServiceImport, nil while it does not exist. existing, nil if there is none, must be managed by this controller or
-// taken over; its name, its IPs and the changes of others stay. supported are the families of this cluster's Services, nil if
-// unknown. If MustReplace(existing, result), the caller deletes existing before it creates the result.
+// owner is the ServiceImport, nil while it does not exist. existing, nil if there is none, must be
+// managed by this controller or taken over; its name, its IPs and the changes of others stay.
+// supported are the families of this cluster's Services, nil if unknown. If MustReplace(existing,
+// result), the caller deletes existing before it creates the result.
 func DerivedService(m mcs.Merged, owner *metav1.OwnerReference, existing *corev1.Service, supported []corev1.IPFamily) *corev1.Service {
 	families := supportedFamilies(m.IPFamilies, supported)
 	if m.Type != mcsv1beta1.ClusterSetIP || len(m.Ports) == 0 || len(families) == 0 && len(supported) > 0 {
@@ -51,7 +53,8 @@ func DerivedService(m mcs.Merged, owner *metav1.OwnerReference, existing *corev1
 	spec.Ports = servicePorts(m.Ports)
 	spec.SessionAffinity = cmp.Or(m.SessionAffinity, corev1.ServiceAffinityNone)
 	spec.SessionAffinityConfig = m.SessionAffinityConfig.DeepCopy()
-	// Fields that Kubernetes would default are set: otherwise every reconcile would find a difference.
+	// Fields that Kubernetes would default are set: otherwise every reconcile would find a
+	// difference.
 	policy := cmp.Or(m.InternalTrafficPolicy, corev1.ServiceInternalTrafficPolicyCluster)
 	spec.InternalTrafficPolicy = &policy
 	spec.TrafficDistribution = pointerOrNil(m.TrafficDistribution)
@@ -59,8 +62,9 @@ func DerivedService(m mcs.Merged, owner *metav1.OwnerReference, existing *corev1
 	return svc
 }
 
-// RequestIPs sets in svc, a derived Service that has no IP, the IPs to ask for: those in ips that belong to a family of the Service. It
-// reports whether there are any. Kubernetes allocates the IP of another family as usual.
+// RequestIPs sets in svc, a derived Service that has no IP, the IPs to ask for: those in ips that
+// belong to a family of the Service. It reports whether there are any. Kubernetes allocates the IP
+// of another family as usual.
 func RequestIPs(svc *corev1.Service, ips []string) bool {
 	if svc == nil || len(svc.Spec.ClusterIPs) > 0 {
 		return false
@@ -98,8 +102,9 @@ func familyOf(ip string) corev1.IPFamily {
 	return corev1.IPv6Protocol
 }
 
-// MustReplace reports whether existing cannot be updated to desired because the change concerns an immutable field: whether a
-// Service is headless, and the family of its first IP. Both arguments may be nil.
+// MustReplace reports whether existing cannot be updated to desired because the change concerns an
+// immutable field: whether a Service is headless, and the family of its first IP. Both arguments
+// may be nil.
 func MustReplace(existing, desired *corev1.Service) bool {
 	return existing != nil && desired != nil && isImmutableChange(existing, desired.Spec.IPFamilies)
 }
@@ -112,8 +117,8 @@ func isImmutableChange(existing *corev1.Service, families []corev1.IPFamily) boo
 	return len(has) > 0 && len(families) > 0 && !slices.Contains(families, has[0])
 }
 
-// supportedFamilies returns the wanted families that are supported, in the wanted order. If either list is empty, it returns the
-// other.
+// supportedFamilies returns the wanted families that are supported, in the wanted order. If either
+// list is empty, it returns the other.
 func supportedFamilies(wanted, supported []corev1.IPFamily) []corev1.IPFamily {
 	switch {
 	case len(wanted) == 0:
@@ -137,7 +142,8 @@ func setFamilies(spec *corev1.ServiceSpec, families []corev1.IPFamily) {
 	}
 	families = slices.Clone(families)
 	if len(spec.IPFamilies) > 0 && spec.IPFamilies[0] != families[0] {
-		slices.Reverse(families) // there are two, and isImmutableChange has checked that the first one is among them
+		// there are two, and isImmutableChange has checked that the first one is among them
+		slices.Reverse(families)
 	}
 	policy := corev1.IPFamilyPolicySingleStack
 	if len(families) > 1 {
@@ -149,8 +155,8 @@ func setFamilies(spec *corev1.ServiceSpec, families []corev1.IPFamily) {
 	spec.ClusterIPs = slices.Clone(spec.ClusterIPs[:min(len(spec.ClusterIPs), len(families))])
 }
 
-// servicePorts returns the ports of a Service without selector. kube-proxy finds the endpoints' ports by name, so targetPort has
-// its default.
+// servicePorts returns the ports of a Service without selector. kube-proxy finds the endpoints'
+// ports by name, so targetPort has its default.
 func servicePorts(ports []mcs.Port) []corev1.ServicePort {
 	var out []corev1.ServicePort
 	for _, p := range ports {

@@ -19,9 +19,10 @@ import (
 // maxIPs is the maximum number of IPs and of families of a ServiceImport in the API.
 const maxIPs = 2
 
-// ServiceImport returns the ServiceImport of m. existing, nil if there is none, must be managed by this controller or taken over; its
-// status and what others added to its metadata stay. derived is the name of the derived Service; ips and families are those of
-// the derived Service, in its order, empty while it has none. stale are the exporting clusters that are stale in this cluster.
+// ServiceImport returns the ServiceImport of m. existing, nil if there is none, must be managed by
+// this controller or taken over; its status and what others added to its metadata stay. derived is
+// the name of the derived Service; ips and families are those of the derived Service, in its order,
+// empty while it has none. stale are the exporting clusters that are stale in this cluster.
 func ServiceImport(m mcs.Merged, existing *mcsv1beta1.ServiceImport, derived string, ips []string, families []corev1.IPFamily, stale []string) *mcsv1beta1.ServiceImport {
 	imp := &mcsv1beta1.ServiceImport{}
 	if existing != nil {
@@ -53,11 +54,12 @@ func ServiceImport(m mcs.Merged, existing *mcsv1beta1.ServiceImport, derived str
 	return imp
 }
 
-// MergedFromServiceImport is the inverse of ServiceImport: it returns the merge that imp was written from, for use while an
-// exporting cluster cannot be read. exports are the exports that are known now; their clusters become Clusters.
+// MergedFromServiceImport is the inverse of ServiceImport: it returns the merge that imp was
+// written from, for use while an exporting cluster cannot be read. exports are the exports that are
+// known now; their clusters become Clusters.
 //
-// A ServiceImport does not hold the target ports and the conflicts of a merge, and its IP families are those of the derived
-// Service once that has IPs.
+// A ServiceImport does not hold the target ports and the conflicts of a merge, and its IP families
+// are those of the derived Service once that has IPs.
 func MergedFromServiceImport(imp *mcsv1beta1.ServiceImport, exports []mcs.Export) mcs.Merged {
 	m := mcs.Merged{
 		Key:                   mcs.Key{Namespace: imp.Namespace, Name: imp.Name},
@@ -115,8 +117,8 @@ func importPorts(ports []mcs.Port) []mcsv1beta1.ServicePort {
 	return out
 }
 
-// importMetadata returns labels and annotations with those of the exports and of this controller. It removes those that are no
-// longer exported and keeps those of others.
+// importMetadata returns labels and annotations with those of the exports and of this controller.
+// It removes those that are no longer exported and keeps those of others.
 func importMetadata(m mcs.Merged, derived string, labels, annotations map[string]string, stale []string) (map[string]string, map[string]string) {
 	if m.Type != mcsv1beta1.ClusterSetIP {
 		derived = ""
@@ -165,7 +167,8 @@ func joinKeys(m map[string]string) string {
 	return strings.Join(slices.Sorted(maps.Keys(m)), ",")
 }
 
-// selectKeys returns the entries of m whose keys list names, nil if there are none. It is the inverse of joinKeys.
+// selectKeys returns the entries of m whose keys list names, nil if there are none. It is the
+// inverse of joinKeys.
 func selectKeys(m map[string]string, list string) map[string]string {
 	var out map[string]string
 	for key := range strings.SplitSeq(list, ",") {
@@ -202,11 +205,12 @@ func UnreachableClusters(imp *mcsv1beta1.ServiceImport) []string {
 	return strings.Split(imp.Annotations[AnnotationUnreachableClusters], ",")
 }
 
-// ServiceImportStatus returns the status of imp, the ServiceImport of m, with condition ready and the conditions problems. Clusters in
-// unknown, which cannot be read, stay if imp lists them: unknown is not empty. A condition of problems stays if it is nil, and is absent
-// until it is True.
+// ServiceImportStatus returns the status of imp, the ServiceImport of m, with condition ready and
+// the conditions problems. Clusters in unknown, which cannot be read, stay if imp lists them:
+// unknown is not empty. A condition of problems stays if it is nil, and is absent until it is True.
 //
-// Every import has EndpointSlices, also of clusters without endpoints, so EndpointSliceObjects is Present.
+// Every import has EndpointSlices, also of clusters without endpoints, so EndpointSliceObjects is
+// Present.
 func ServiceImportStatus(imp *mcsv1beta1.ServiceImport, m mcs.Merged, unknown []string, ready metav1.Condition, now metav1.Time, problems ...*metav1.Condition) mcsv1beta1.ServiceImportStatus {
 	status := *imp.Status.DeepCopy()
 	names := slices.Clone(m.Clusters)

@@ -187,7 +187,8 @@ func TestServiceImportStatus_SetsTransitionTime(t *testing.T) {
 	}
 }
 
-// Condition Stale appears with the first stale cluster, stays from then on, and does not change while the staleness is unknown.
+// Condition Stale appears with the first stale cluster, stays from then on, and does not change
+// while the staleness is unknown.
 func TestServiceImportStatusStale(t *testing.T) {
 	ready := metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Ready", Message: "m"}
 	rule := mcs.StaleRule{Policy: mcs.StaleWithdraw, After: 120e9}

@@ -83,7 +83,8 @@ func TestSlices_Hints(t *testing.T) {
 	}
 }
 
-// drawZonesAndNodes sets or clears the zone and node of each endpoint. The nodes of all clusters have the same names.
+// drawZonesAndNodes sets or clears the zone and node of each endpoint. The nodes of all clusters
+// have the same names.
 func drawZonesAndNodes(t *rapid.T, exports []mcs.Export) {
 	for _, e := range exports {
 		for _, b := range e.Backends {
@@ -96,7 +97,8 @@ func drawZonesAndNodes(t *rapid.T, exports []mcs.Export) {
 	}
 }
 
-// A change of the distribution updates each slice at most once and creates and deletes none, so that no connection is lost.
+// A change of the distribution updates each slice at most once and creates and deletes none, so
+// that no connection is lost.
 func TestSlices_NewDistributionOnlyUpdates(t *testing.T) {
 	distributions := []string{"", preferClose, sameZone, sameNode}
 	rapid.Check(t, func(t *rapid.T) {
@@ -122,7 +124,8 @@ func TestSlices_NewDistributionOnlyUpdates(t *testing.T) {
 // client is the node of the local cluster, and its zone, from which a connection starts.
 type client struct{ node, zone string }
 
-// kubeProxy returns the endpoints of list that a client reaches by the rules of pkg/proxy/topology.go of Kubernetes 1.37.
+// kubeProxy returns the endpoints of list that a client reaches by the rules of
+// pkg/proxy/topology.go of Kubernetes 1.37.
 func kubeProxy(list []*discoveryv1.EndpointSlice, family discoveryv1.AddressType, c client) []string {
 	var ready []discoveryv1.Endpoint
 	for _, s := range list {
@@ -170,8 +173,8 @@ func kubeProxy(list []*discoveryv1.EndpointSlice, family discoveryv1.AddressType
 	return out
 }
 
-// nearest returns the endpoints that the distribution prefers: the ready endpoints on the client's node in cls0; if there are none, those in
-// its zone; if there are none, all.
+// nearest returns the endpoints that the distribution prefers: the ready endpoints on the client's
+// node in cls0; if there are none, those in its zone; if there are none, all.
 func nearest(exports []mcs.Export, distribution string, family discoveryv1.AddressType, c client) []string {
 	reached := make([][]string, 3)
 	for _, e := range exports {
@@ -221,7 +224,8 @@ func TestSlices_KubeProxyPrefersNearestEndpoints(t *testing.T) {
 	})
 }
 
-// drawFewEndpoints draws up to three endpoints in each of up to three clusters, so that often none is in the client's zone.
+// drawFewEndpoints draws up to three endpoints in each of up to three clusters, so that often none
+// is in the client's zone.
 func drawFewEndpoints(t *rapid.T) []mcs.Export {
 	var out []mcs.Export
 	for c := range rapid.IntRange(1, 3).Draw(t, "clusters") {

@@ -16,7 +16,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// poolID identifies the slices of one source cluster and address family. A slice never leaves its pool.
+// poolID identifies the slices of one source cluster and address family. A slice never leaves its
+// pool.
 type poolID struct {
 	cluster string
 	family  discoveryv1.AddressType
@@ -100,8 +101,9 @@ func wantedPools(in SliceInput) map[poolID]*pool {
 	return pools
 }
 
-// usesFamily reports whether endpoints of the family are used. kube-proxy ignores slices of a family that the derived Service does
-// not have, while clients of a headless service use all addresses from DNS.
+// usesFamily reports whether endpoints of the family are used. kube-proxy ignores slices of a
+// family that the derived Service does not have, while clients of a headless service use all
+// addresses from DNS.
 func (in SliceInput) usesFamily(t discoveryv1.AddressType) bool {
 	return in.Merged.Type == mcsv1beta1.Headless || in.hasFamily(t)
 }
@@ -111,8 +113,8 @@ func (in SliceInput) hasFamily(t discoveryv1.AddressType) bool {
 	return len(in.Families) == 0 || slices.Contains(in.Families, corev1.IPFamily(t))
 }
 
-// placeholderFamilies returns the families in which e has a slice even without endpoints: those of e that this cluster has, or if e has
-// none, those of its endpoints, or IPv4.
+// placeholderFamilies returns the families in which e has a slice even without endpoints: those of
+// e that this cluster has, or if e has none, those of its endpoints, or IPv4.
 func placeholderFamilies(in SliceInput, e mcs.Export) []discoveryv1.AddressType {
 	var families []discoveryv1.AddressType
 	for _, f := range e.IPFamilies {
@@ -193,7 +195,8 @@ func numbersOf(ports []discoveryv1.EndpointPort) map[portID]bool {
 	return out
 }
 
-// planDrafts returns the drafts of all slices of the pool, existing and new: steps 1 to 4 of Slices.
+// planDrafts returns the drafts of all slices of the pool, existing and new: steps 1 to 4 of
+// Slices.
 func (p *pool) planDrafts(limit int) []*draft {
 	slices.SortFunc(p.existing, func(a, b *discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
 	free := p.assignExisting(limit)
@@ -220,8 +223,9 @@ func (p *pool) planDrafts(limit int) []*draft {
 	return append(drafts, free...)
 }
 
-// assignExisting creates a draft of each existing slice. It adds drafts with the ports of a set to the set, or else those that differ in the names of
-// the ports, whose endpoints can stay too, and returns the others.
+// assignExisting creates a draft of each existing slice. It adds drafts with the ports of a set to
+// the set, or else those that differ in the names of the ports, whose endpoints can stay too, and
+// returns the others.
 func (p *pool) assignExisting(limit int) (free []*draft) {
 	for _, s := range p.existing {
 		d := &draft{from: s}
@@ -238,7 +242,8 @@ func (p *pool) assignExisting(limit int) (free []*draft) {
 	return free
 }
 
-// adoptSlice adds d to the set. d keeps the endpoints of its slice that the set has, in their order.
+// adoptSlice adds d to the set. d keeps the endpoints of its slice that the set has, in their
+// order.
 func (s *portSet) adoptSlice(d *draft, limit int) {
 	d.ports, d.changed = s.ports, !hasSamePorts(s.ports, d.from.Ports)
 	for _, had := range d.from.Endpoints {
@@ -284,8 +289,9 @@ func (s *portSet) fillChanged(limit int) {
 	}
 }
 
-// dissolveShrunk moves the endpoints of drafts that have shrunk to a quarter into drafts that are written anyway, or else into
-// the fullest draft. The quarter keeps endpoints from moving with every small change of a service's size.
+// dissolveShrunk moves the endpoints of drafts that have shrunk to a quarter into drafts that are
+// written anyway, or else into the fullest draft. The quarter keeps endpoints from moving with
+// every small change of a service's size.
 func (s *portSet) dissolveShrunk(limit int) {
 	fullest := s.fullestFirst()
 	for _, d := range slices.Backward(fullest) {
@@ -320,7 +326,8 @@ func (s *portSet) releaseEmpty() (empty []*draft) {
 	return empty
 }
 
-// placeRemaining puts the unplaced endpoints into drafts and returns the free drafts that it did not use.
+// placeRemaining puts the unplaced endpoints into drafts and returns the free drafts that it did
+// not use.
 func (s *portSet) placeRemaining(free []*draft, limit int) []*draft {
 	for len(s.unplaced) > 0 {
 		n := min(len(s.unplaced), limit)

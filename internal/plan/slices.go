@@ -17,32 +17,38 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// MaxEndpoints is the default maximum of endpoints in a slice. It is the default of the Kubernetes EndpointSlice controller, a
-// compromise between the number of objects and the cost of one change on every node.
+// MaxEndpoints is the default maximum of endpoints in a slice. It is the default of the Kubernetes
+// EndpointSlice controller, a compromise between the number of objects and the cost of one change
+// on every node.
 const MaxEndpoints = 100
 
 // SliceInput is the input of Slices for one service.
 type SliceInput struct {
 	Key mcs.Key
-	// Merged is the merge of Exports. Without exports it is zero, and only the slices of Unknown clusters stay.
+	// Merged is the merge of Exports. Without exports it is zero, and only the slices of Unknown
+	// clusters stay.
 	Merged mcs.Merged
 	// Exports are the exports of all clusters.
 	Exports []mcs.Export
-	// Unknown are clusters that may export the service but cannot be read: their slices stay unchanged.
+	// Unknown are clusters that may export the service but cannot be read: their slices stay
+	// unchanged.
 	Unknown []string
 	// LocalCluster is this cluster's ID. Only its endpoints have a node of this cluster.
 	LocalCluster string
 	// PortNames are the names of the ports in the slices, as Ports returns them.
 	PortNames map[string][]string
-	// Families are those of the derived Service, or of this cluster's Services if the import is headless, nil if unknown.
+	// Families are those of the derived Service, or of this cluster's Services if the import is
+	// headless, nil if unknown.
 	Families []corev1.IPFamily
 	// Derived is the name of the derived Service; the default is mcs.DerivedName.
 	Derived string
 	// Owner refers to the ServiceImport.
 	Owner metav1.OwnerReference
-	// Existing are the existing EndpointSlices. Slices of other controllers and other services are ignored.
+	// Existing are the existing EndpointSlices. Slices of other controllers and other services are
+	// ignored.
 	Existing []*discoveryv1.EndpointSlice
-	// MaxEndpoints is the maximum of endpoints in a slice; the default is the constant MaxEndpoints.
+	// MaxEndpoints is the maximum of endpoints in a slice; the default is the constant
+	// MaxEndpoints.
 	MaxEndpoints int
 }
 
@@ -70,8 +76,8 @@ func RemovedSlices(existing []*discoveryv1.EndpointSlice) (c SliceChanges) {
 	return c
 }
 
-// empty removes the endpoints of s, which is being deleted. A finalizer of another client may keep it for a long time, and kube-proxy and CoreDNS
-// use it as long as it exists.
+// empty removes the endpoints of s, which is being deleted. A finalizer of another client may keep
+// it for a long time, and kube-proxy and CoreDNS use it as long as it exists.
 func (c *SliceChanges) empty(s *discoveryv1.EndpointSlice) {
 	if len(s.Endpoints) == 0 {
 		return
@@ -81,24 +87,26 @@ func (c *SliceChanges) empty(s *discoveryv1.EndpointSlice) {
 	c.Update = append(c.Update, emptied)
 }
 
-// Slices returns the changes to the imported EndpointSlices of one service. Each source cluster and address family has a pool of
-// slices. In each pool
+// Slices returns the changes to the imported EndpointSlices of one service. Each source cluster and
+// address family has a pool of slices. In each pool
 //
 //  1. existing endpoints stay in their slice, so that one change takes one write;
-//  2. new endpoints go into slices that are written anyway, then into one slice that has room for all of them, then
-//     into slices that have become free, then into new slices;
-//  3. a slice that has shrunk to a quarter is dissolved into another slice that has room for its endpoints;
+//  2. new endpoints go into slices that are written anyway, then into one slice that has room for
+//     all of them, then into slices that have become free, then into new slices;
+//  3. a slice that has shrunk to a quarter is dissolved into another slice that has room for its
+//     endpoints;
 //  4. empty slices are deleted. If the cluster has no endpoint at all, one empty slice stays.
 //
 // A slice that is being deleted is emptied, after its endpoints that stay are in other slices.
 //
-// Kubernetes does the same for a Service: scaling to zero and back is an update, and `kubectl get endpointslices` shows which
-// clusters export a service without endpoints. DNS is not affected: CoreDNS answers NXDOMAIN for a headless service without a
-// ready endpoint, with or without a slice.
+// Kubernetes does the same for a Service: scaling to zero and back is an update, and `kubectl get
+// endpointslices` shows which clusters export a service without endpoints. DNS is not affected:
+// CoreDNS answers NXDOMAIN for a headless service without a ready endpoint, with or without a
+// slice.
 //
-// The name of a new slice follows from its pool and the existing names. Two reconciles that read the same slices, the second
-// from a stale cache, therefore choose the same name, and the API server refuses the second Create instead of publishing every
-// endpoint twice.
+// The name of a new slice follows from its pool and the existing names. Two reconciles that read
+// the same slices, the second from a stale cache, therefore choose the same name, and the API
+// server refuses the second Create instead of publishing every endpoint twice.
 func Slices(in SliceInput) SliceChanges {
 	in.MaxEndpoints = cmp.Or(in.MaxEndpoints, MaxEndpoints)
 	pools := wantedPools(in)
@@ -168,7 +176,8 @@ func (in SliceInput) desiredSlice(id poolID, d *draft, taken map[string]bool) *d
 	})
 	delete(s.Labels, corev1.IsHeadlessService)
 	if in.Merged.Type == mcsv1beta1.Headless {
-		s.Labels[corev1.IsHeadlessService] = "" // as Kubernetes' own: kube-proxy does not watch slices that have it
+		// as Kubernetes' own: kube-proxy does not watch slices that have it
+		s.Labels[corev1.IsHeadlessService] = ""
 	}
 	s.OwnerReferences = withOwnerReference(s.OwnerReferences, in.Owner)
 	s.AddressType = id.family
@@ -177,9 +186,11 @@ func (in SliceInput) desiredSlice(id poolID, d *draft, taken map[string]bool) *d
 	return s
 }
 
-// serviceName returns the name of the Service that the slices belong to, by which kube-proxy finds those of the derived Service. A headless import has no
-// Service, and a derived Service that holds its IPs must not serve. Its slices have the name of one that does not exist: CoreDNS 1.15.0 makes the name of an
-// address from it, and without it answers no question for the names of these addresses, in any cluster (PTR).
+// serviceName returns the name of the Service that the slices belong to, by which kube-proxy finds
+// those of the derived Service. A headless import has no Service, and a derived Service that holds
+// its IPs must not serve. Its slices have the name of one that does not exist: CoreDNS 1.15.0 makes
+// the name of an address from it, and without it answers no question for the names of these
+// addresses, in any cluster (PTR).
 func (in SliceInput) serviceName() string {
 	if in.Merged.Type == mcsv1beta1.ClusterSetIP {
 		return cmp.Or(in.Derived, mcs.DerivedName(in.Key))
@@ -201,11 +212,12 @@ func (in SliceInput) derivedName() string {
 	return mcs.DerivedName(in.Key)
 }
 
-// headlessSuffix distinguishes the Service name in the slices of a headless import from that of the derived Service.
+// headlessSuffix distinguishes the Service name in the slices of a headless import from that of the
+// derived Service.
 const headlessSuffix = "-headless"
 
-// ExportsOf returns the endpoints in the existing slices of clusters, as exports of a service that was merged to m: for clusters whose slices stay as
-// they are, because their exports are not known.
+// ExportsOf returns the endpoints in the existing slices of clusters, as exports of a service that
+// was merged to m: for clusters whose slices stay as they are, because their exports are not known.
 func ExportsOf(m mcs.Merged, existing []*discoveryv1.EndpointSlice, clusters []string) []mcs.Export {
 	byCluster := map[string]*mcs.Export{}
 	for _, s := range existing {

@@ -16,7 +16,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// anyExports draws exports of up to three clusters from few addresses, so that consecutive states overlap.
+// anyExports draws exports of up to three clusters from few addresses, so that consecutive states
+// overlap.
 func anyExports(t *rapid.T) []mcs.Export {
 	var out []mcs.Export
 	kind := rapid.SampledFrom([]mcsv1beta1.ServiceImportType{mcsv1beta1.ClusterSetIP, mcsv1beta1.Headless}).Draw(t, "type")
@@ -85,8 +86,8 @@ func copies(list []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
 	return out
 }
 
-// From any state to any other, the slices hold exactly the exported endpoints, a second reconcile finds no changes, and the input
-// is not changed.
+// From any state to any other, the slices hold exactly the exported endpoints, a second reconcile
+// finds no changes, and the input is not changed.
 func TestSlicesConverge(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const limit = 8
@@ -213,7 +214,8 @@ func BenchmarkSlicesSteady(b *testing.B) {
 	}
 }
 
-// BenchmarkSlicesClusters has a service that many clusters export with 10 endpoints each, and nothing to do.
+// BenchmarkSlicesClusters has a service that many clusters export with 10 endpoints each, and
+// nothing to do.
 func BenchmarkSlicesClusters(b *testing.B) {
 	for _, clusters := range []int{10, 100, 300, 1000} {
 		b.Run(fmt.Sprintf("clusters=%d", clusters), func(b *testing.B) {

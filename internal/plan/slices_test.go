@@ -61,7 +61,8 @@ func ipv6(s *discoveryv1.EndpointSlice) {
 	s.AddressType = discoveryv1.AddressTypeIPv6
 }
 
-// input returns the input for these exports in cluster local, with at most four endpoints in a slice.
+// input returns the input for these exports in cluster local, with at most four endpoints in a
+// slice.
 func input(exports []mcs.Export, existing ...*discoveryv1.EndpointSlice) SliceInput {
 	return SliceInput{
 		Key: key, Merged: mcs.Merge(exports), Exports: exports, LocalCluster: "local", Owner: owner,
@@ -508,7 +509,8 @@ func TestSlices(t *testing.T) {
 	}
 }
 
-// If the cache does not have a new slice yet, Slices creates it again under the same name, which the API server refuses.
+// If the cache does not have a new slice yet, Slices creates it again under the same name, which
+// the API server refuses.
 func TestSlicesStaleCache(t *testing.T) {
 	in := input([]mcs.Export{webExport("cls1", addresses(1, 9)...), webExport("cls2", "10.12.0.1")}, webSlice("cls1", 0, addresses(1, 4)...))
 	if diff := cmp.Diff(Slices(in), Slices(in)); diff != "" {

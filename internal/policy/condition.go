@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ConditionRefused is the type of the ServiceImport condition that reports whether this cluster refuses a part of the exports. It is not
-// part of mcs-api.
+// ConditionRefused is the type of the ServiceImport condition that reports whether this cluster
+// refuses a part of the exports. It is not part of mcs-api.
 const ConditionRefused = "multicluster.k8s.aws/Refused"
 
 // ReasonNothingRefused is the reason of ConditionRefused while it is False.
@@ -21,7 +21,8 @@ const (
 	maxMessageBytes = 1024
 )
 
-// Condition returns the ServiceImport condition ConditionRefused. Its reasons are joined by commas, as those of mcs-api's Conflict.
+// Condition returns the ServiceImport condition ConditionRefused. Its reasons are joined by commas,
+// as those of mcs-api's Conflict.
 func Condition(refusals []Refusal) metav1.Condition {
 	if len(refusals) == 0 {
 		return metav1.Condition{

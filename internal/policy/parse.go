@@ -40,7 +40,8 @@ type fileRule struct {
 	PodNetworks list `json:"podNetworks"`
 }
 
-// list is a list that is not set, or has entries. A null, which a key without a value is in YAML, must not mean "all".
+// list is a list that is not set, or has entries. A null, which a key without a value is in YAML,
+// must not mean "all".
 type list struct {
 	set   bool
 	items []string

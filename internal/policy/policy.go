@@ -1,5 +1,6 @@
-// Package policy decides which exports of other clusters this cluster imports, and with which addresses: by the file of --import-policy
-// and by the addresses of this cluster itself. It does no I/O.
+// Package policy decides which exports of other clusters this cluster imports, and with which
+// addresses: by the file of --import-policy and by the addresses of this cluster itself. It does no
+// I/O.
 package policy
 
 import (
@@ -32,7 +33,8 @@ type rule struct {
 	podNetworks []netip.Prefix
 }
 
-// AllowsNamespace returns an error with the reason why cluster may not export services of namespace.
+// AllowsNamespace returns an error with the reason why cluster may not export services of
+// namespace.
 func (p *Policy) AllowsNamespace(cluster, namespace string) error {
 	if p == nil {
 		return nil
@@ -69,12 +71,14 @@ func (p *Policy) usesAnnounced(cluster string) bool {
 	return p != nil && p.announcedOnly && p.clusters[cluster].podNetworks == nil
 }
 
-// AllowsSystemNamespace reports whether the policy lists namespace, a system namespace, to be imported into.
+// AllowsSystemNamespace reports whether the policy lists namespace, a system namespace, to be
+// imported into.
 func (p *Policy) AllowsSystemNamespace(namespace string) bool {
 	return p != nil && slices.Contains(p.systemNamespaces, namespace)
 }
 
-// Local are the addresses of this cluster that no endpoint of another cluster can have. The zero value has none.
+// Local are the addresses of this cluster that no endpoint of another cluster can have. The zero
+// value has none.
 type Local struct {
 	// ServiceNetworks are the networks of the cluster IPs of Services.
 	ServiceNetworks []netip.Prefix
@@ -111,7 +115,8 @@ func (l *Local) IsSameNetworks(other *Local) bool {
 	return slices.Equal(l.ServiceNetworks, other.ServiceNetworks)
 }
 
-// ChangedAddresses returns the addresses that only one of l and other has, and those that are another thing in the other.
+// ChangedAddresses returns the addresses that only one of l and other has, and those that are
+// another thing in the other.
 func (l *Local) ChangedAddresses(other *Local) map[netip.Addr]struct{} {
 	changed := map[netip.Addr]struct{}{}
 	for a, name := range l.Addresses {
@@ -143,7 +148,8 @@ const (
 	ReasonOther Reason = "AddressOfAnotherCluster"
 	// ReasonPorts: the exports of the service have too many ports together.
 	ReasonPorts Reason = "TooManyPorts"
-	// ReasonPrecedence: the export claims to be older than those that the import was established with.
+	// ReasonPrecedence: the export claims to be older than those that the import was established
+	// with.
 	ReasonPrecedence Reason = "PrecedenceNotAllowed"
 )
 

@@ -163,8 +163,9 @@ func TestPolicy_Apply(t *testing.T) {
 	}
 }
 
-// TestPolicy_Apply_KeepsAddressesOfOtherClusters: without a policy, an import has every address that a pod of another cluster may have. Only the exact
-// addresses of this cluster's nodes are refused, because on EKS pods and nodes of several clusters share the networks of a VPC.
+// TestPolicy_Apply_KeepsAddressesOfOtherClusters: without a policy, an import has every address
+// that a pod of another cluster may have. Only the exact addresses of this cluster's nodes are
+// refused, because on EKS pods and nodes of several clusters share the networks of a VPC.
 func TestPolicy_Apply_KeepsAddressesOfOtherClusters(t *testing.T) {
 	local := &Local{
 		ServiceNetworks: []netip.Prefix{netip.MustParsePrefix("172.20.0.0/16"), netip.MustParsePrefix("fdd3:7636:68bc::/108")},
@@ -273,8 +274,8 @@ func TestParse_Refuses(t *testing.T) {
 	}
 }
 
-// FuzzParse checks that a policy that Parse accepts is as strict as its text: no cluster gets more than its rule, and everything else
-// follows the default.
+// FuzzParse checks that a policy that Parse accepts is as strict as its text: no cluster gets more
+// than its rule, and everything else follows the default.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(tenants), "cls2", "shop", "10.2.0.1")
 	f.Add([]byte("default: allow\nclusters:\n  cls2:\n    namespaces:\n"), "cls2", "x", "1.1.1.1")
@@ -306,7 +307,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// Everything that Apply leaves is allowed, everything that it removes is counted, and applying it again changes nothing.
+// Everything that Apply leaves is allowed, everything that it removes is counted, and applying it
+// again changes nothing.
 func TestPolicy_ApplyProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := mustParse(t, rapid.SampledFrom([]string{tenants, strings.Replace(tenants, "deny", "allow", 1), "default: allow"}).Draw(t, "policy"))

@@ -3,12 +3,13 @@ package redact
 
 import "regexp"
 
-// userinfo matches everything before the last @ of a quoted text, or of the line with a URL: the user and password of the URL, also of
-// an invalid one.
+// userinfo matches everything before the last @ of a quoted text, or of the line with a URL: the
+// user and password of the URL, also of an invalid one.
 var userinfo = regexp.MustCompile(`"(?:[^"\\\n]|\\.)*@|://.*@`)
 
-// Text returns text without users and passwords of URLs, and of quoted values that contain an @. It removes too much rather than too
-// little: the end of a password is unknown in a URL that cannot be parsed, for example because the password is not escaped.
+// Text returns text without users and passwords of URLs, and of quoted values that contain an @. It
+// removes too much rather than too little: the end of a password is unknown in a URL that cannot be
+// parsed, for example because the password is not escaped.
 func Text(text string) string {
 	return userinfo.ReplaceAllStringFunc(text, func(found string) string {
 		if found[0] == '"' {

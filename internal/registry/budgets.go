@@ -8,7 +8,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 )
 
-// Namespaces selects the namespaces whose exports are used. It is called often, and answers from memory.
+// Namespaces selects the namespaces whose exports are used. It is called often, and answers from
+// memory.
 type Namespaces interface {
 	// Uses reports whether the exports of a namespace are used.
 	Uses(namespace string) bool
@@ -50,7 +51,8 @@ func (f *NamespaceFilter) load() Namespaces {
 // budgetMetrics exposes the budgets of a ledger.
 type budgetMetrics struct {
 	ledger atomic.Pointer[budget.Ledger]
-	// imports returns the imports of the namespace with most, their limit, and the number of those that wait.
+	// imports returns the imports of the namespace with most, their limit, and the number of those
+	// that wait.
 	imports                      atomic.Pointer[func() (used, limit, waiting int)]
 	used, limit, excess, waiting *prometheus.Desc
 }
@@ -105,7 +107,8 @@ func (m *Metrics) SetLedger(ledger *budget.Ledger) {
 	}
 }
 
-// SetNamespaceImports sets the function that returns the imports of the namespace with most, their limit, and the number of those that wait.
+// SetNamespaceImports sets the function that returns the imports of the namespace with most, their
+// limit, and the number of those that wait.
 func (m *Metrics) SetNamespaceImports(imports func() (used, limit, waiting int)) {
 	if m != nil {
 		m.budgets.imports.Store(&imports)

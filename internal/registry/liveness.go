@@ -6,13 +6,14 @@ import (
 	"time"
 )
 
-// Liveness finds the stale clusters: those without a heartbeat for a time. All backends use it, so that they agree. It is not
-// safe for concurrent use.
+// Liveness finds the stale clusters: those without a heartbeat for a time. All backends use it, so
+// that they agree. It is not safe for concurrent use.
 //
-// Time counts only between two successful reads of the registry during which the heartbeat of any cluster advanced, this one
-// included: then a heartbeat of the silent cluster would have shown as well. So no cluster becomes stale because the registry
-// does not answer, throttles, refuses writes or shows old data, nor because this process was suspended: then no heartbeat
-// advances for longer than half the allowed time, and all of that time is dropped.
+// Time counts only between two successful reads of the registry during which the heartbeat of any
+// cluster advanced, this one included: then a heartbeat of the silent cluster would have shown as
+// well. So no cluster becomes stale because the registry does not answer, throttles, refuses writes
+// or shows old data, nor because this process was suspended: then no heartbeat advances for longer
+// than half the allowed time, and all of that time is dropped.
 //
 // It follows that a dead cluster may become stale late by up to one heartbeat of the others.
 type Liveness struct {
@@ -20,7 +21,8 @@ type Liveness struct {
 	after time.Duration
 	// lastRead is the time of the last read, zero if it failed or there was none.
 	lastRead time.Time
-	// counted is the time that counts so far, pending the time that will count with the next heartbeat.
+	// counted is the time that counts so far, pending the time that will count with the next
+	// heartbeat.
 	counted, pending time.Duration
 	clusters         map[string]*clusterLiveness
 }
@@ -34,15 +36,16 @@ type clusterLiveness struct {
 	stale bool
 }
 
-// NewLiveness returns a Liveness for cluster own, which itself is never stale. after is the time until a cluster is stale, at
-// least three intervals of the slowest heartbeat.
+// NewLiveness returns a Liveness for cluster own, which itself is never stale. after is the time
+// until a cluster is stale, at least three intervals of the slowest heartbeat.
 func NewLiveness(own string, after time.Duration) *Liveness {
 	return &Liveness{own: own, after: after, clusters: map[string]*clusterLiveness{}}
 }
 
-// ObserveHeartbeats records a successful read of the registry. now must have a monotonic reading, as time.Now has. heartbeats
-// has each cluster of the registry and whether its heartbeat has advanced. The first record that a new process reads is no
-// heartbeat: the cluster may have been dead for long. It returns the other clusters, sorted, with another liveness than before.
+// ObserveHeartbeats records a successful read of the registry. now must have a monotonic reading,
+// as time.Now has. heartbeats has each cluster of the registry and whether its heartbeat has
+// advanced. The first record that a new process reads is no heartbeat: the cluster may have been
+// dead for long. It returns the other clusters, sorted, with another liveness than before.
 func (l *Liveness) ObserveHeartbeats(now time.Time, heartbeats map[string]bool) (changed []string) {
 	l.count(now, slices.Contains(slices.Collect(maps.Values(heartbeats)), true))
 	for id, heartbeat := range heartbeats {
@@ -67,7 +70,8 @@ func (l *Liveness) ObserveHeartbeats(now time.Time, heartbeats map[string]bool) 
 	return changed
 }
 
-// count counts the time since the last read if it showed a heartbeat. Else the time is pending until one does.
+// count counts the time since the last read if it showed a heartbeat. Else the time is pending
+// until one does.
 func (l *Liveness) count(now time.Time, heartbeat bool) {
 	if !l.lastRead.IsZero() {
 		l.pending += now.Sub(l.lastRead)

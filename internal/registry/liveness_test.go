@@ -10,8 +10,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// simulation is cluster cls1, which reads the registry every second of virtual time. Heartbeats come every 12 s, and a cluster is
-// stale after two minutes.
+// simulation is cluster cls1, which reads the registry every second of virtual time. Heartbeats
+// come every 12 s, and a cluster is stale after two minutes.
 type simulation struct {
 	t    *testing.T
 	l    *registry.Liveness
@@ -213,8 +213,8 @@ func TestLivenessCountsTime(t *testing.T) {
 	}
 }
 
-// With random failures of the registry and suspensions of this process, a live cluster is never stale, and a dead one is stale in
-// the end.
+// With random failures of the registry and suspensions of this process, a live cluster is never
+// stale, and a dead one is stale in the end.
 func TestLiveClusterIsNeverStale(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	random := rand.New(rand.NewPCG(seed, 0))

@@ -2,7 +2,8 @@ package registry
 
 import "github.com/go-logr/logr"
 
-// MemberLog logs when members join, leave, become stale and recover. It is not safe for concurrent use.
+// MemberLog logs when members join, leave, become stale and recover. It is not safe for concurrent
+// use.
 type MemberLog struct {
 	log logr.Logger
 	own string

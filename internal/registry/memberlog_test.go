@@ -40,7 +40,8 @@ func TestMemberLog(t *testing.T) {
 	}
 }
 
-// BenchmarkMemberLog updates the log of members that stay as they are, as each read of the registry does.
+// BenchmarkMemberLog updates the log of members that stay as they are, as each read of the registry
+// does.
 func BenchmarkMemberLog(b *testing.B) {
 	for _, count := range []int{10, 100, 300, 1000} {
 		b.Run(fmt.Sprintf("clusters=%d", count), func(b *testing.B) {

@@ -12,8 +12,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// Metrics are the metrics of all registries of a process. Labels are a backend, an operation and a result, never a service or
-// an address: their number does not grow with the clusterset. A nil *Metrics counts nothing.
+// Metrics are the metrics of all registries of a process. Labels are a backend, an operation and a
+// result, never a service or an address: their number does not grow with the clusterset. A nil
+// *Metrics counts nothing.
 type Metrics struct {
 	requests          *prometheus.CounterVec
 	seconds           *prometheus.HistogramVec
@@ -175,8 +176,8 @@ func (m *Metrics) SetLimitUsed(registry, limit string, used, most int) {
 	m.limitUsed.WithLabelValues(registry, limit).Set(float64(used) / float64(most))
 }
 
-// CountRefusedRecord counts a record whose signature is missing or does not verify. Callers count each version of a record once,
-// not at each poll.
+// CountRefusedRecord counts a record whose signature is missing or does not verify. Callers count
+// each version of a record once, not at each poll.
 func (m *Metrics) CountRefusedRecord(registry string) {
 	if m == nil {
 		return
@@ -207,7 +208,8 @@ func WithMetrics(r Registry, name string, m *Metrics) Registry {
 	if m == nil {
 		return r
 	}
-	m.refused.WithLabelValues(name) // 0, because increase() does not count the first value of a series
+	// 0, because increase() does not count the first value of a series
+	m.refused.WithLabelValues(name)
 	return &measured{Registry: r, name: name, metrics: m}
 }
 

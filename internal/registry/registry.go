@@ -1,5 +1,6 @@
-// Package registry is the contract of the registry, the shared store of a clusterset. Its backends are sub-packages: cloudmap,
-// etcd and memory. Package registrytest is the conformance suite that each of them passes, package engine has their shared code.
+// Package registry is the contract of the registry, the shared store of a clusterset. Its backends
+// are sub-packages: cloudmap, etcd and memory. Package registrytest is the conformance suite that
+// each of them passes, package engine has their shared code.
 package registry
 
 import (
@@ -14,68 +15,79 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 )
 
-// Registry is the registry of a clusterset as seen by one cluster, identified by an mcs.Identity. Each cluster writes its own
-// exports and reads those of the others. A Registry is level-triggered: a notification says that a key may have changed, Lookup
-// returns its state.
+// Registry is the registry of a clusterset as seen by one cluster, identified by an mcs.Identity.
+// Each cluster writes its own exports and reads those of the others. A Registry is level-triggered:
+// a notification says that a key may have changed, Lookup returns its state.
 //
 // All methods may be called concurrently, before and while Run runs.
 type Registry interface {
-	// Publish sets exp as this cluster's export of exp.Key. It returns quickly and does no I/O: Run writes and confirms the
-	// export, combines changes in quick succession, and writes nothing if exp is already published. exp.Cluster must be the
-	// registry's own cluster. It returns an *InvalidExportError if exp can never be written.
+	// Publish sets exp as this cluster's export of exp.Key. It returns quickly and does no I/O: Run
+	// writes and confirms the export, combines changes in quick succession, and writes nothing if
+	// exp is already published. exp.Cluster must be the registry's own cluster. It returns an
+	// *InvalidExportError if exp can never be written.
 	Publish(ctx context.Context, exp mcs.Export) error
 
-	// Withdraw removes this cluster's export of key in the same way. Withdrawing a missing export is not an error.
+	// Withdraw removes this cluster's export of key in the same way. Withdrawing a missing export
+	// is not an error.
 	Withdraw(ctx context.Context, key mcs.Key) error
 
-	// PublishedAll records that the caller has published every export of this cluster since the registry was created. All other exports of
-	// this cluster are withdrawn. Until then, and for a minute at most, a registry may hold changes back: the other clusters may have read
-	// exports of a previous process that it has not found.
+	// PublishedAll records that the caller has published every export of this cluster since the
+	// registry was created. All other exports of this cluster are withdrawn. Until then, and for a
+	// minute at most, a registry may hold changes back: the other clusters may have read exports of
+	// a previous process that it has not found.
 	PublishedAll()
 
-	// SetProperties sets the ClusterProperties of this cluster that the other clusters read (Member.Properties). Until it is called, those of a
-	// previous process stay. It returns quickly and does no I/O.
+	// SetProperties sets the ClusterProperties of this cluster that the other clusters read
+	// (Member.Properties). Until it is called, those of a previous process stay. It returns quickly
+	// and does no I/O.
 	SetProperties(properties mcs.Properties)
 
-	// SetImports sets the report of this cluster's imports that the other clusters read (Member.Imports). The next write of the member record has
-	// it: the report makes no request of its own. Until it is called, that of a previous process stays. It does no I/O.
+	// SetImports sets the report of this cluster's imports that the other clusters read
+	// (Member.Imports). The next write of the member record has it: the report makes no request of
+	// its own. Until it is called, that of a previous process stays. It does no I/O.
 	SetImports(report mcs.ImportReport)
 
-	// Lookup returns the View of key as last read, from memory, or an error that wraps ErrNotSynced before the first complete
-	// read. The caller may keep the result but must not change it. If the answer is incomplete (ErrNotSynced, or a View with
-	// Unknown or Unseen clusters), the key is notified when more is known about an imported cluster, and when the answer is complete. imported are the
-	// clusters of the import that exists in the caller's cluster; see Unseen.
+	// Lookup returns the View of key as last read, from memory, or an error that wraps ErrNotSynced
+	// before the first complete read. The caller may keep the result but must not change it. If the
+	// answer is incomplete (ErrNotSynced, or a View with Unknown or Unseen clusters), the key is
+	// notified when more is known about an imported cluster, and when the answer is complete.
+	// imported are the clusters of the import that exists in the caller's cluster; see Unseen.
 	Lookup(ctx context.Context, key mcs.Key, imported ...string) (View, error)
 
-	// Members returns the clusters of the clusterset, sorted by ID, including this one once it has joined.
+	// Members returns the clusters of the clusterset, sorted by ID, including this one once it has
+	// joined.
 	Members(ctx context.Context) ([]Member, error)
 
-	// Forget drops all records of another cluster, which will never sign a farewell, and notifies its keys. The cluster returns with its
-	// next record.
+	// Forget drops all records of another cluster, which will never sign a farewell, and notifies
+	// its keys. The cluster returns with its next record.
 	Forget(clusterID string)
 
-	// Run joins the clusterset, keeps the Views current and writes published exports until ctx ends. It calls notify for each key whose View
-	// may have changed, or whose exporting clusters have other Properties. First it notifies of every key that it finds, including those that
-	// a previous process of this cluster exported: the caller must withdraw those that are no longer exported. Notifying too often is
-	// allowed, missing a change is not. notify must not block.
+	// Run joins the clusterset, keeps the Views current and writes published exports until ctx
+	// ends. It calls notify for each key whose View may have changed, or whose exporting clusters
+	// have other Properties. First it notifies of every key that it finds, including those that a
+	// previous process of this cluster exported: the caller must withdraw those that are no longer
+	// exported. Notifying too often is allowed, missing a change is not. notify must not block.
 	//
-	// If ctx ends with cause ErrLeave, Run removes everything of this cluster from the registry within a bounded time, or
-	// returns an error; with any other cause it keeps everything. If ctx has ended with ErrLeave before Run begins, Run
-	// removes the records of a previous process, unless another controller uses the same identity, as a clone of the cluster does.
-	// When the context of WithLeaveContext ends, leaving is canceled: Run returns an error soon, and records that it has removed stay
-	// removed.
-	// Otherwise Run returns an error only for a problem that retrying cannot solve; it retries forever while the registry is
-	// unreachable, throttles or denies access.
+	// If ctx ends with cause ErrLeave, Run removes everything of this cluster from the registry
+	// within a bounded time, or returns an error; with any other cause it keeps everything. If ctx
+	// has ended with ErrLeave before Run begins, Run removes the records of a previous process,
+	// unless another controller uses the same identity, as a clone of the cluster does. When the
+	// context of WithLeaveContext ends, leaving is canceled: Run returns an error soon, and records
+	// that it has removed stay removed. Otherwise Run returns an error only for a problem that
+	// retrying cannot solve; it retries forever while the registry is unreachable, throttles or
+	// denies access.
 	Run(ctx context.Context, notify func(mcs.Key)) error
 }
 
 // PublishStatus is the status of this cluster's own export of a key.
 type PublishStatus struct {
 	State PublishState
-	// Err is the reason why a Pending export makes no progress, for the user to act upon, or nil. It is a *DuplicateIDError if
-	// another live cluster uses this cluster's ID: nothing is exported until that cluster is gone.
+	// Err is the reason why a Pending export makes no progress, for the user to act upon, or nil.
+	// It is a *DuplicateIDError if another live cluster uses this cluster's ID: nothing is exported
+	// until that cluster is gone.
 	Err error
-	// Warnings are problems of a published export that other clusters do not notice, one line each, with an action for the user.
+	// Warnings are problems of a published export that other clusters do not notice, one line each,
+	// with an action for the user.
 	Warnings []string
 }
 
@@ -87,7 +99,8 @@ const (
 	Absent PublishState = iota
 	// Pending means that the registry does not show the last requested export or withdrawal yet.
 	Pending
-	// Exported means that the registry shows the export as last published, by this process or a previous one.
+	// Exported means that the registry shows the export as last published, by this process or a
+	// previous one.
 	Exported
 )
 
@@ -111,33 +124,41 @@ type Member struct {
 	UID string
 	// Version is the version of its controller.
 	Version string
-	// Key is the public key that its records are signed with, as --trusted-keys has it; "" if the registry has no signatures.
+	// Key is the public key that its records are signed with, as --trusted-keys has it; "" if the
+	// registry has no signatures.
 	Key string
 	// RefusedKey is the key that a record under the cluster's ID is signed with, and that is not
 	// Key; "" without one. An administrator may trust it.
 	RefusedKey string
 	// Seal reports whether another member can write into the place of the cluster in the registry.
 	Seal Seal
-	// LastSeen is the time at which its heartbeat was last seen to advance, by this cluster's own clock.
+	// LastSeen is the time at which its heartbeat was last seen to advance, by this cluster's own
+	// clock.
 	LastSeen time.Time
-	// Joined is the time at which it became a member, Heartbeat the time of its last heartbeat, both by its own clock; zero if the
-	// registry does not keep them. All clusters read the same values, also after a restart. So they agree to which of two registries a
-	// cluster that moved writes.
+	// Joined is the time at which it became a member, Heartbeat the time of its last heartbeat,
+	// both by its own clock; zero if the registry does not keep them. All clusters read the same
+	// values, also after a restart. So they agree to which of two registries a cluster that moved
+	// writes.
 	Joined, Heartbeat time.Time
 	// Stale is true if it had no heartbeat for the configured time (see Stale).
 	Stale bool
-	// NoRecord is true if the registry shows no record that the cluster has signed: its member record is missing or was refused.
+	// NoRecord is true if the registry shows no record that the cluster has signed: its member
+	// record is missing or was refused.
 	NoRecord bool
-	// Properties are its ClusterProperties, without those with its IDs. The cluster claims them; no other cluster verifies them.
+	// Properties are its ClusterProperties, without those with its IDs. The cluster claims them; no
+	// other cluster verifies them.
 	Properties mcs.Properties
-	// Imports is its report of its imports. The cluster claims it. No key is notified when it changes.
+	// Imports is its report of its imports. The cluster claims it. No key is notified when it
+	// changes.
 	Imports mcs.ImportReport
-	// Mapped is true for the pseudo-cluster of mapped services, which has no controller and imports nothing.
+	// Mapped is true for the pseudo-cluster of mapped services, which has no controller and imports
+	// nothing.
 	Mapped bool
 	// Problems are the problems of its records in the last read, one line each.
 	Problems []string
-	// Address is the address of its controller's pod, zero if its record has none. The cluster claims it. Notified is the time at which its last peer
-	// notification arrived, zero if none did.
+	// Address is the address of its controller's pod, zero if its record has none. The cluster
+	// claims it. Notified is the time at which its last peer notification arrived, zero if none
+	// did.
 	Address  netip.Addr
 	Notified time.Time
 }
@@ -157,8 +178,8 @@ const (
 // refusedPrefix begins the problems of RefusedProblem.
 const refusedPrefix = "refused "
 
-// RefusedProblem returns the problem of a Member whose record was refused, because its signature is missing or does not verify. record
-// names the record, such as "the member record" or "page 7".
+// RefusedProblem returns the problem of a Member whose record was refused, because its signature is
+// missing or does not verify. record names the record, such as "the member record" or "page 7".
 func RefusedProblem(record string, reason error) string {
 	return refusedPrefix + record + ": " + reason.Error()
 }
@@ -171,7 +192,8 @@ func IsRefused(problem string) bool {
 // budgetPrefix begins the problems of BudgetProblem.
 const budgetPrefix = "over budget: "
 
-// BudgetProblem returns the problem of a Member that has a number of exports, such as that of key, over a budget of this cluster.
+// BudgetProblem returns the problem of a Member that has a number of exports, such as that of key,
+// over a budget of this cluster.
 func BudgetProblem(exports int, key mcs.Key, excess budget.Excess) string {
 	return fmt.Sprintf("%s%d exports, such as %s, exceed %s: they are not imported, or stay as they were imported before", budgetPrefix, exports, key, excess)
 }
@@ -200,7 +222,8 @@ func withoutRegistry(problem string) string {
 // ErrNotSynced means that there has been no complete read of the registry yet.
 var ErrNotSynced = errors.New("the registry has not been read yet")
 
-// NotSynced returns ErrNotSynced with the problem that keeps the registry from being read, which may be nil.
+// NotSynced returns ErrNotSynced with the problem that keeps the registry from being read, which
+// may be nil.
 func NotSynced(problem error) error {
 	if problem == nil {
 		return ErrNotSynced
@@ -208,13 +231,15 @@ func NotSynced(problem error) error {
 	return fmt.Errorf("%w: %w", ErrNotSynced, problem)
 }
 
-// ErrLeave is the cause with which the context of Run is cancelled when this cluster leaves the clusterset.
+// ErrLeave is the cause with which the context of Run is cancelled when this cluster leaves the
+// clusterset.
 var ErrLeave = errors.New("the cluster leaves the clusterset")
 
 // leaveContext is the key of the context of WithLeaveContext.
 type leaveContext struct{}
 
-// WithLeaveContext returns a copy of ctx for Run, in which leaving runs until leave ends. Without it nothing but time limits leaving.
+// WithLeaveContext returns a copy of ctx for Run, in which leaving runs until leave ends. Without
+// it nothing but time limits leaving.
 func WithLeaveContext(ctx, leave context.Context) context.Context {
 	return context.WithValue(ctx, leaveContext{}, leave)
 }
@@ -242,8 +267,9 @@ func (e *DuplicateIDError) Error() string {
 		"give this cluster another ID in ClusterProperty cluster.clusterset.k8s.io", e.ClusterID, e.OtherUID)
 }
 
-// Published returns exp as the other clusters see it: its canonical form without node names, pod names, and attributes and records of instances, which mean nothing to them. Backends
-// compare exports in this form.
+// Published returns exp as the other clusters see it: its canonical form without node names, pod
+// names, and attributes and records of instances, which mean nothing to them. Backends compare
+// exports in this form.
 func Published(exp mcs.Export) mcs.Export {
 	exp = exp.Canonical()
 	exp.InstanceAttributes, exp.Region, exp.InstanceDNS = "", "", ""

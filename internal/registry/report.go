@@ -11,14 +11,15 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// Report is the state of a registry for users to read. Nothing is imported or exported because of it.
+// Report is the state of a registry for users to read. Nothing is imported or exported because of
+// it.
 type Report struct {
 	// Keys are the keys that any cluster exports, this one included, in any order.
 	Keys []mcs.Key
 	// Reading and Writing are the reasons why reading and writing do not work, nil while they do.
 	Reading, Writing error
-	// Audited is the time at which all records of this cluster were read last, to find those that others have deleted or changed. It is zero in a registry that
-	// shows such changes at once.
+	// Audited is the time at which all records of this cluster were read last, to find those that
+	// others have deleted or changed. It is zero in a registry that shows such changes at once.
 	Audited time.Time
 	// Stored counts the instances of this cluster in AWS Cloud Map, nil in another registry.
 	Stored *Stored

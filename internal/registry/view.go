@@ -47,7 +47,8 @@ type ClusterView struct {
 type ClusterState uint8
 
 const (
-	// None means that the cluster is known not to export the key. View.Clusters has no such cluster.
+	// None means that the cluster is known not to export the key. View.Clusters has no such
+	// cluster.
 	None ClusterState = iota
 	// Exports means that the cluster exports the key.
 	Exports
@@ -121,9 +122,11 @@ func (s LivenessState) String() string {
 
 // MappedService is what is known of a service of AWS Cloud Map that is mapped to a key.
 type MappedService struct {
-	// Cluster is the pseudo-cluster that exports it. Namespace and Service are its names in Cloud Map.
+	// Cluster is the pseudo-cluster that exports it. Namespace and Service are its names in Cloud
+	// Map.
 	Cluster, Namespace, Service string
-	// Instances is the number of instances at ReadAt, the last read that succeeded, which is the zero time if none has since this process started.
+	// Instances is the number of instances at ReadAt, the last read that succeeded, which is the
+	// zero time if none has since this process started.
 	Instances int
 	ReadAt    time.Time
 	// Problems are those of Member about this service.

@@ -1,5 +1,5 @@
-// Package served discovers the versions of the Multi-Cluster Services and About APIs that an API server serves, and registers their Go
-// types under them.
+// Package served discovers the versions of the Multi-Cluster Services and About APIs that an API
+// server serves, and registers their Go types under them.
 package served
 
 import (
@@ -17,11 +17,12 @@ import (
 )
 
 var (
-	// apiVersions are the versions of the MCS and About APIs, the preferred one first. Their schemas are identical, so the Go types
-	// of v1beta1 are used for both.
+	// apiVersions are the versions of the MCS and About APIs, the preferred one first. Their
+	// schemas are identical, so the Go types of v1beta1 are used for both.
 	apiVersions = []string{"v1beta1", "v1alpha1"}
 
-	// The subresource status is required: without it the status of a ServiceImport is never written.
+	// The subresource status is required: without it the status of a ServiceImport is never
+	// written.
 	mcsResources = []string{
 		mcsv1beta1.ServiceExportPluralName, mcsv1beta1.ServiceExportPluralName + "/status",
 		mcsv1beta1.ServiceImportPluralName, mcsv1beta1.ServiceImportPluralName + "/status",
@@ -29,8 +30,9 @@ var (
 	aboutResources = []string{"clusterproperties"}
 )
 
-// version returns the first of apiVersions in which the API server serves all resources of group. If there is none, ok is false and
-// gv is the preferred version. After an error the served versions are unknown.
+// version returns the first of apiVersions in which the API server serves all resources of group.
+// If there is none, ok is false and gv is the preferred version. After an error the served versions
+// are unknown.
 func version(d discovery.DiscoveryInterface, group string, resources []string) (gv schema.GroupVersion, ok bool, err error) {
 	for _, v := range apiVersions {
 		gv := schema.GroupVersion{Group: group, Version: v}
@@ -51,8 +53,8 @@ func version(d discovery.DiscoveryInterface, group string, resources []string) (
 	return schema.GroupVersion{Group: group, Version: apiVersions[0]}, false, nil
 }
 
-// MCS returns the served version of the MCS API. If there is none, ok is false and gv is the preferred version. After an error the
-// served versions are unknown.
+// MCS returns the served version of the MCS API. If there is none, ok is false and gv is the
+// preferred version. After an error the served versions are unknown.
 func MCS(d discovery.DiscoveryInterface) (gv schema.GroupVersion, ok bool, err error) {
 	return version(d, mcsv1beta1.GroupName, mcsResources)
 }

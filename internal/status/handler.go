@@ -10,8 +10,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// The paths of the handler. The controller may be one release older or newer than the plugin that reads them: fields are added, and
-// never change their meaning.
+// The paths of the handler. The controller may be one release older or newer than the plugin that
+// reads them: fields are added, and never change their meaning.
 const (
 	PathStatus   = "/status"
 	PathServices = "/services"
@@ -21,10 +21,12 @@ const (
 // ServicePath returns the path of the Service of key.
 func ServicePath(key mcs.Key) string { return PathServices + "/" + key.Namespace + "/" + key.Name }
 
-// ProbePath returns the path of the Probe of key. A request makes the controller resolve the name of the service and connect to it.
+// ProbePath returns the path of the Probe of key. A request makes the controller resolve the name
+// of the service and connect to it.
 func ProbePath(key mcs.Key) string { return ServicePath(key) + "/probe" }
 
-// ReachPath returns the path of a Connection to the health port of another cluster's controller at ip.
+// ReachPath returns the path of a Connection to the health port of another cluster's controller at
+// ip.
 func ReachPath(ip string) string { return pathReach + ip }
 
 // A Source returns the responses. Its methods may be called concurrently.

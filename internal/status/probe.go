@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// lookupTimeout is the resolver's default timeout for one server. connectTimeout allows for one lost SYN, which is retransmitted
-	// after a second.
+	// lookupTimeout is the resolver's default timeout for one server. connectTimeout allows for one
+	// lost SYN, which is retransmitted after a second.
 	lookupTimeout  = 5 * time.Second
 	connectTimeout = 3 * time.Second
 )
@@ -25,7 +25,8 @@ type Prober struct {
 	dial   func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Probe resolves the name of the service and opens a TCP connection to each target. It sends no data.
+// Probe resolves the name of the service and opens a TCP connection to each target. It sends no
+// data.
 func (p Prober) Probe(ctx context.Context, key mcs.Key, targets []Target) Probe {
 	probe := Probe{Key: key, Name: key.Name + "." + key.Namespace + ".svc." + coredns.Zone, Connections: make([]Connection, len(targets))}
 	var all sync.WaitGroup

@@ -1,6 +1,6 @@
-// Package status is the status endpoint of the controller: the types that the controller and the kubectl plugin share, and the HTTP
-// handler. It is read-only and listens on a loopback address: only users with permission to port-forward to the controller's pods
-// can read it.
+// Package status is the status endpoint of the controller: the types that the controller and the
+// kubectl plugin share, and the HTTP handler. It is read-only and listens on a loopback address:
+// only users with permission to port-forward to the controller's pods can read it.
 package status
 
 import (
@@ -33,53 +33,61 @@ type Status struct {
 	Leader bool `json:"leader"`
 	// Registry is the kind of registry, such as cloudmap.
 	Registry string `json:"registry"`
-	// Identity is that of the cluster while it is a member, nil otherwise; then Problem is the reason.
+	// Identity is that of the cluster while it is a member, nil otherwise; then Problem is the
+	// reason.
 	Identity *mcs.Identity `json:"identity,omitempty"`
 	Problem  string        `json:"problem,omitempty"`
-	// IdentityProblem is the reason why Identity is not that of the ClusterProperties or flags: they are missing or not valid, or the identity
-	// changes.
+	// IdentityProblem is the reason why Identity is not that of the ClusterProperties or flags:
+	// they are missing or not valid, or the identity changes.
 	IdentityProblem string `json:"identityProblem,omitempty"`
-	// Next is the identity that the cluster changes to, nil if it does not change. After a restart, Identity is that one already.
+	// Next is the identity that the cluster changes to, nil if it does not change. After a restart,
+	// Identity is that one already.
 	Next *mcs.Identity `json:"next,omitempty"`
 	// Leaving are identities whose content is being removed from the registry, or will be.
 	Leaving []mcs.Identity `json:"leaving,omitempty"`
 	// Leftovers are the resources of the registry that stayed when the cluster left.
 	Leftovers []Leftover `json:"leftovers,omitempty"`
-	// Synced reports whether the registry has been read completely since this replica became the leader.
+	// Synced reports whether the registry has been read completely since this replica became the
+	// leader.
 	Synced bool `json:"synced"`
 	// ReadProblem and WriteProblem are the current problems of reading and writing the registry.
 	ReadProblem  string `json:"readProblem,omitempty"`
 	WriteProblem string `json:"writeProblem,omitempty"`
-	// Audited is the time at which all records of this cluster in the registry were read last, to find those that others have deleted. It is nil before, and
-	// in a registry that shows such changes at once.
+	// Audited is the time at which all records of this cluster in the registry were read last, to
+	// find those that others have deleted. It is nil before, and in a registry that shows such
+	// changes at once.
 	Audited *time.Time `json:"audited,omitempty"`
 	// Stored counts the instances of this cluster that AWS Cloud Map stores and bills, nil in
 	// another registry.
 	Stored *Stored `json:"stored,omitempty"`
 	// Members are the clusters of the clusterset, sorted by ID.
 	Members []Member `json:"members,omitempty"`
-	// PathHealth is --path-health. Paths are the paths from this cluster to the others, sorted by ID; none if it is off. FaultHere reports whether
-	// most of them fail.
+	// PathHealth is --path-health. Paths are the paths from this cluster to the others, sorted by
+	// ID; none if it is off. FaultHere reports whether most of them fail.
 	PathHealth string `json:"pathHealth,omitempty"`
 	Paths      []Path `json:"paths,omitempty"`
 	FaultHere  bool   `json:"faultHere,omitempty"`
-	// Services is the number of services of the clusterset, Conflicts their conflicts, sorted by key.
+	// Services is the number of services of the clusterset, Conflicts their conflicts, sorted by
+	// key.
 	Services  int        `json:"services"`
 	Conflicts []Conflict `json:"conflicts,omitempty"`
 	// Publications are this cluster's exports whose state is not Exported, sorted by key.
 	Publications []Publication `json:"publications,omitempty"`
-	// InstanceWarnings are this cluster's exports that Cloud Map's instances do not show as asked for, sorted by key.
+	// InstanceWarnings are this cluster's exports that Cloud Map's instances do not show as asked
+	// for, sorted by key.
 	InstanceWarnings []Publication `json:"instanceWarnings,omitempty"`
-	// Imports are this cluster's imports that are not Ready or cannot be written, sorted by key. HeldImports is the number of ended imports whose
-	// clusterset IPs are held, and Held are those held longest, at most MaxHeld, the oldest first.
+	// Imports are this cluster's imports that are not Ready or cannot be written, sorted by key.
+	// HeldImports is the number of ended imports whose clusterset IPs are held, and Held are those
+	// held longest, at most MaxHeld, the oldest first.
 	Imports     []ImportProblem `json:"imports,omitempty"`
 	HeldImports int             `json:"heldImports,omitempty"`
 	Held        []HeldImport    `json:"held,omitempty"`
-	// Budgets are the budgets for the exports of the other clusters. OverBudget are the imports that wait because their namespace has too many.
+	// Budgets are the budgets for the exports of the other clusters. OverBudget are the imports
+	// that wait because their namespace has too many.
 	Budgets    []Budget  `json:"budgets,omitempty"`
 	OverBudget []mcs.Key `json:"overBudget,omitempty"`
-	// ImportPolicy is the state of --import-policy, nil if there is none. Refused are the parts of other clusters' exports that this
-	// cluster refuses, sorted by key.
+	// ImportPolicy is the state of --import-policy, nil if there is none. Refused are the parts of
+	// other clusters' exports that this cluster refuses, sorted by key.
 	ImportPolicy *ImportPolicy `json:"importPolicy,omitempty"`
 	Refused      []Refused     `json:"refused,omitempty"`
 	// Requests counts the requests to the registry within RequestWindow, sorted.
@@ -96,8 +104,9 @@ type Stored struct {
 // ImportPolicy is the state of the file of --import-policy.
 type ImportPolicy struct {
 	File string `json:"file"`
-	// Problem is the reason why the content of the file is not in use, "" if it is. Loaded is the time at which the policy in use was read, the zero time if
-	// there is none: then imports stay as they are.
+	// Problem is the reason why the content of the file is not in use, "" if it is. Loaded is the
+	// time at which the policy in use was read, the zero time if there is none: then imports stay
+	// as they are.
 	Problem string    `json:"problem,omitempty"`
 	Loaded  time.Time `json:"loaded,omitzero"`
 }
@@ -113,14 +122,16 @@ const NoLeader = "no replica is the leader: a standby becomes the leader when th
 
 // Budget is the use of one budget.
 type Budget struct {
-	// Scope is member (the cluster that uses most), total or namespace (the namespace with most). Kind is the unit.
+	// Scope is member (the cluster that uses most), total or namespace (the namespace with most).
+	// Kind is the unit.
 	Scope string `json:"scope"`
 	Kind  string `json:"kind"`
 	Used  int    `json:"used"`
 	Limit int    `json:"limit"`
 }
 
-// nearLimit is the share of a budget from which it is reported, as the alert CloudMapMCSNearBudget does.
+// nearLimit is the share of a budget from which it is reported, as the alert CloudMapMCSNearBudget
+// does.
 const nearLimit = 0.8
 
 // IsNear reports whether more than 80 % of the budget is used.
@@ -166,7 +177,8 @@ type Member struct {
 	// HeartbeatAge is the time since its heartbeat was last seen to advance, in seconds.
 	HeartbeatAge float64 `json:"heartbeatAgeSeconds"`
 	Stale        bool    `json:"stale,omitempty"`
-	// Mapped is true for the pseudo-cluster of mapped services of AWS Cloud Map. HeartbeatAge is then the time since Cloud Map answered.
+	// Mapped is true for the pseudo-cluster of mapped services of AWS Cloud Map. HeartbeatAge is
+	// then the time since Cloud Map answered.
 	Mapped bool `json:"mapped,omitempty"`
 	// Drain is the part of its endpoints that other clusters do not use, "" for none.
 	Drain mcs.Drain `json:"drain,omitempty"`
@@ -174,15 +186,16 @@ type Member struct {
 	Networks string `json:"networks,omitempty"`
 	// Zones are its zones with their IDs that it announces, as mcs.PropertyZones, "" for none.
 	Zones string `json:"zones,omitempty"`
-	// Exports and Endpoints are the numbers that could be read. Unknown is the number of services of the clusterset whose state in
-	// this cluster is unknown.
+	// Exports and Endpoints are the numbers that could be read. Unknown is the number of services
+	// of the clusterset whose state in this cluster is unknown.
 	Exports   int      `json:"exports"`
 	Endpoints int      `json:"endpoints"`
 	Unknown   int      `json:"unknown,omitempty"`
 	Problems  []string `json:"problems,omitempty"`
 	// Refused are those of the Problems that are about records which the cluster did not sign.
 	Refused []string `json:"refused,omitempty"`
-	// OverBudget are those of the Problems that are about exports which exceed a budget of this cluster.
+	// OverBudget are those of the Problems that are about exports which exceed a budget of this
+	// cluster.
 	OverBudget []string `json:"overBudget,omitempty"`
 }
 
@@ -196,13 +209,15 @@ const (
 // Path is the path from this cluster to the pods of another one.
 type Path struct {
 	ClusterID string `json:"clusterID"`
-	// State is Reachable, Unreachable, Unknown, or "" while it is not decided. Seconds is the time in it.
+	// State is Reachable, Unreachable, Unknown, or "" while it is not decided. Seconds is the time
+	// in it.
 	State   string  `json:"state,omitempty"`
 	Seconds float64 `json:"seconds"`
 	// Controller and Endpoints are the last probes.
 	Controller PathProbes `json:"controller"`
 	Endpoints  PathProbes `json:"endpoints"`
-	// NotificationAge is the time since the last peer notification of the cluster, in seconds; nil if there was none.
+	// NotificationAge is the time since the last peer notification of the cluster, in seconds; nil
+	// if there was none.
 	NotificationAge *float64 `json:"notificationAgeSeconds,omitempty"`
 }
 
@@ -214,7 +229,8 @@ const (
 
 // PathProbes are the last probes of one kind.
 type PathProbes struct {
-	// Targets is the number of addresses to probe, and Reached that of those that answered the last time.
+	// Targets is the number of addresses to probe, and Reached that of those that answered the last
+	// time.
 	Targets int `json:"targets"`
 	Reached int `json:"reached"`
 }
@@ -231,7 +247,8 @@ type Publication struct {
 	// State is Absent, Pending or Exported.
 	State   string `json:"state"`
 	Problem string `json:"problem,omitempty"`
-	// Warnings are problems that the other clusters do not notice, such as endpoints without an instance in Cloud Map. Each has an action for the user.
+	// Warnings are problems that the other clusters do not notice, such as endpoints without an
+	// instance in Cloud Map. Each has an action for the user.
 	Warnings []string `json:"warnings,omitempty"`
 }
 
@@ -250,27 +267,32 @@ type Request struct {
 // Service is the state of one key as the leader sees it.
 type Service struct {
 	Key mcs.Key `json:"key"`
-	// Own is this cluster's export as it was last published, nil if there is none. Publication is its state.
+	// Own is this cluster's export as it was last published, nil if there is none. Publication is
+	// its state.
 	Own         *mcs.Export  `json:"own,omitempty"`
 	Publication *Publication `json:"publication,omitempty"`
 	// LeftOut is what Own lacks of the Service and the ServiceExport, with the reasons.
 	LeftOut mcs.LeftOuts `json:"leftOut,omitempty"`
 	// Exports are those of the other clusters, as read from the registry, sorted by cluster.
 	Exports []mcs.Export `json:"exports,omitempty"`
-	// Ignored are clusters that export the service while services are not imported into its namespace here: nothing else is known of these exports.
+	// Ignored are clusters that export the service while services are not imported into its
+	// namespace here: nothing else is known of these exports.
 	Ignored []string `json:"ignored,omitempty"`
-	// Unknown are clusters whose export could not be read yet, Stale those in Exports without heartbeats.
+	// Unknown are clusters whose export could not be read yet, Stale those in Exports without
+	// heartbeats.
 	Unknown []string `json:"unknown,omitempty"`
 	Stale   []string `json:"stale,omitempty"`
 	// Conflicts are the conflicts between the exports.
 	Conflicts []string `json:"conflicts,omitempty"`
 	// NotFor are the clusters, sorted, whose exports are for other clusters than this one.
 	NotFor []string `json:"notFor,omitempty"`
-	// Importers are the other members that Own is for, with the state of their imports; nil while these are not known.
+	// Importers are the other members that Own is for, with the state of their imports; nil while
+	// these are not known.
 	Importers *mcs.Importers `json:"importers,omitempty"`
 	// Refused are the parts of the exports that this cluster refuses.
 	Refused []policy.Refusal `json:"refused,omitempty"`
-	// Mapped is the service of AWS Cloud Map that is mapped to the key in this cluster, nil if there is none.
+	// Mapped is the service of AWS Cloud Map that is mapped to the key in this cluster, nil if
+	// there is none.
 	Mapped *MappedService `json:"mapped,omitempty"`
 }
 
@@ -280,7 +302,8 @@ type MappedService struct {
 	ClusterID string `json:"clusterID"`
 	Namespace string `json:"namespace"`
 	Service   string `json:"service"`
-	// Instances is the number of its instances at the last read that succeeded, ReadAge the time since then in seconds, nil if there was none.
+	// Instances is the number of its instances at the last read that succeeded, ReadAge the time
+	// since then in seconds, nil if there was none.
 	Instances int      `json:"instances"`
 	ReadAge   *float64 `json:"readAgeSeconds,omitempty"`
 	// Problems are those of the pseudo-cluster that are about this service.
@@ -290,7 +313,8 @@ type MappedService struct {
 // Probe is the result of a test of an imported service from the controller's pod.
 type Probe struct {
 	Key mcs.Key `json:"key"`
-	// Name is the DNS name that was resolved. Addresses is the result, LookupProblem the reason if there is none.
+	// Name is the DNS name that was resolved. Addresses is the result, LookupProblem the reason if
+	// there is none.
 	Name          string   `json:"name"`
 	Addresses     []string `json:"addresses,omitempty"`
 	LookupProblem string   `json:"lookupProblem,omitempty"`
@@ -301,7 +325,8 @@ type Probe struct {
 // Connection is an attempted TCP connection.
 type Connection struct {
 	Target
-	// Problem is the reason of a failure, "" if the connection was accepted. Milliseconds is the duration.
+	// Problem is the reason of a failure, "" if the connection was accepted. Milliseconds is the
+	// duration.
 	Problem      string `json:"problem,omitempty"`
 	Milliseconds int64  `json:"milliseconds"`
 }

@@ -73,7 +73,8 @@ func (future) Services(context.Context) ([]Service, error) {
 	return []Service{{Exports: []mcs.Export{{Created: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)}}}}, nil
 }
 
-// TestHandlerReportsEncodingErrors: an empty answer with code 200 would look like a clusterset without services.
+// TestHandlerReportsEncodingErrors: an empty answer with code 200 would look like a clusterset
+// without services.
 func TestHandlerReportsEncodingErrors(t *testing.T) {
 	w := httptest.NewRecorder()
 	NewHandler(future{}).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, PathServices, nil))

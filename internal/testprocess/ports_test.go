@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// An outgoing connection takes its local port from a range of the kernel. A server that is to listen on such a port later may find it in use.
+// An outgoing connection takes its local port from a range of the kernel. A server that is to
+// listen on such a port later may find it in use.
 func TestFreePort(t *testing.T) {
 	outgoing := 32768 // the first one by default
 	if text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range"); err == nil {

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// TestHelper is not a test: TestEndChildren runs it as a process that starts a child and then kills itself.
+// TestHelper is not a test: TestEndChildren runs it as a process that starts a child and then kills
+// itself.
 func TestHelper(t *testing.T) {
 	if os.Getenv("TESTPROCESS_HELPER") == "" {
 		t.Skip("started by TestEndChildren")

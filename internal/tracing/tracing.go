@@ -1,7 +1,9 @@
-// Package tracing exports the steps of a change on its way from one cluster to the others as OpenTelemetry spans, by OTLP.
+// Package tracing exports the steps of a change on its way from one cluster to the others as
+// OpenTelemetry spans, by OTLP.
 //
-// Clusters exchange nothing for it. The ID of a trace is a hash of what each controller knows of the export, so that the spans of all clusters are in one trace.
-// Spans name the service and the clusters; they have no addresses, labels or annotations.
+// Clusters exchange nothing for it. The ID of a trace is a hash of what each controller knows of
+// the export, so that the spans of all clusters are in one trace. Spans name the service and the
+// clusters; they have no addresses, labels or annotations.
 package tracing
 
 import (
@@ -25,7 +27,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 )
 
-// The steps of a change, in their order. Export is the root of the trace, all others are its children.
+// The steps of a change, in their order. Export is the root of the trace, all others are its
+// children.
 const (
 	// Export reads the objects of a service and makes the export of them.
 	Export = "export"
@@ -38,10 +41,12 @@ const (
 	AwaitRead   = "await read"
 	ReadMembers = "read members"
 	ReadPage    = "read page"
-	// Decode verifies and decodes what was read. ReadExport is that of etcd, from the event of the watch.
+	// Decode verifies and decodes what was read. ReadExport is that of etcd, from the event of the
+	// watch.
 	Decode     = "decode"
 	ReadExport = "read export"
-	// Import looks the service up, decides and writes its objects. WriteSlices is the last part of it.
+	// Import looks the service up, decides and writes its objects. WriteSlices is the last part of
+	// it.
 	Import      = "import"
 	WriteSlices = "write EndpointSlices"
 )
@@ -50,9 +55,11 @@ const (
 type Config struct {
 	// Endpoint is the host and port of an OTLP receiver for gRPC.
 	Endpoint string
-	// Insecure connects without TLS. With TLS, the environment variables of OTLP exporters name certificates, such as OTEL_EXPORTER_OTLP_CERTIFICATE.
+	// Insecure connects without TLS. With TLS, the environment variables of OTLP exporters name
+	// certificates, such as OTEL_EXPORTER_OTLP_CERTIFICATE.
 	Insecure bool
-	// Ratio is the part of the changes that are traced, the same ones in all clusters with the same ratio.
+	// Ratio is the part of the changes that are traced, the same ones in all clusters with the same
+	// ratio.
 	Ratio   float64
 	Version string
 	Logger  logr.Logger
@@ -64,7 +71,8 @@ type Tracer struct {
 	tracer   trace.Tracer
 }
 
-// New returns a Tracer. It connects when there are spans, and drops those that the receiver does not take in time.
+// New returns a Tracer. It connects when there are spans, and drops those that the receiver does
+// not take in time.
 func New(ctx context.Context, cfg Config) (*Tracer, error) {
 	otel.SetErrorHandler(&errorLog{log: cfg.Logger})
 	options := []otlptracegrpc.Option{otlptracegrpc.WithEndpoint(cfg.Endpoint)}
@@ -107,7 +115,8 @@ type Cluster struct {
 	identity mcs.Identity
 }
 
-// Record records a step of the change that made exp as it is. It does no I/O. An export that does not say when it changed is not traced.
+// Record records a step of the change that made exp as it is. It does no I/O. An export that does
+// not say when it changed is not traced.
 func (c *Cluster) Record(step string, exp mcs.Export, began, ended time.Time) {
 	if c == nil || exp.Changed.IsZero() {
 		return

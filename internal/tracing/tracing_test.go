@@ -73,7 +73,8 @@ func TestRecord_JoinsClusters(t *testing.T) {
 	for _, step := range []struct{ cluster, name string }{{"cls2", tracing.Import}, {"cls1", tracing.Export}, {"cls1", tracing.WritePage}} {
 		tr := tracer(t, tracing.Config{Endpoint: r.Address, Insecure: true, Ratio: 1, Version: "1.2.3", Logger: logr.Discard()})
 		tr.Of(identity(step.cluster)).Record(step.name, export(7), began, began.Add(5*time.Millisecond))
-		tr.Of(identity(step.cluster)).Record(step.name, export(0).Canonical(), began, began) // another version
+		// another version
+		tr.Of(identity(step.cluster)).Record(step.name, export(0).Canonical(), began, began)
 		tr.Of(identity(step.cluster)).Record(step.name, mcs.Export{Cluster: "cls1"}, began, began)
 		flush(t, tr)
 	}
@@ -182,7 +183,8 @@ func TestNilTracer(t *testing.T) {
 	}
 }
 
-// BenchmarkRecord shows the cost of a step: without tracing, of a change that is not sampled, and of one that is.
+// BenchmarkRecord shows the cost of a step: without tracing, of a change that is not sampled, and
+// of one that is.
 func BenchmarkRecord(b *testing.B) {
 	now := time.UnixMilli(1_800_000_000_000)
 	run := func(name string, c *tracing.Cluster) {

@@ -51,7 +51,8 @@ func TestAttack_ShadowedAddresses(t *testing.T) {
 		s := startEtcd(t)
 		exporter, reader, web := s.start()
 		shadow := shadowOf(web)
-		shadow.Created = time.Date(2021, 1, 1, 0, 0, 0, 0, time.UTC) // etcd knows which export was first
+		// etcd knows which export was first
+		shadow.Created = time.Date(2021, 1, 1, 0, 0, 0, 0, time.UTC)
 		hostile := s.join(identityOf(intruder))
 		hostile.publish(shadow)
 		until(t, etcdWait, "the export of the intruder is read", func() bool { return reader.sees(shadow)() && exporter.sees(shadow)() })

@@ -1,6 +1,8 @@
-// Package attack has the attacks that the controller withstands: a table, from which docs/security/threat-model.md is generated, and a test of
-// each. The tests run on the real parts: controllers and registries, cloudmap-local with its IAM and the shipped policies, etcd with users, an API
-// server. Every test shows that its attack takes place: a control has an effect that the attack must not have.
+// Package attack has the attacks that the controller withstands: a table, from which
+// docs/security/threat-model.md is generated, and a test of each. The tests run on the real parts:
+// controllers and registries, cloudmap-local with its IAM and the shipped policies, etcd with
+// users, an API server. Every test shows that its attack takes place: a control has an effect that
+// the attack must not have.
 package attack
 
 import (
@@ -13,7 +15,8 @@ type Actor string
 
 // The actors.
 const (
-	// Member is a member of the clusterset on Cloud Map. It has its own key, and the policies cluster.json, create.json and instance-view.json.
+	// Member is a member of the clusterset on Cloud Map. It has its own key, and the policies
+	// cluster.json, create.json and instance-view.json.
 	Member Actor = "member"
 	// SealedMember is a member whose resources an administrator created: it has no create.json.
 	SealedMember Actor = "member, sealed"
@@ -37,7 +40,8 @@ const (
 type Attack struct {
 	Name  string
 	Actor Actor
-	// Does are the actions of the attacker, Prevented is the outcome that must not happen, and Effect the remaining effect. Each is one sentence without a period.
+	// Does are the actions of the attacker, Prevented is the outcome that must not happen, and
+	// Effect the remaining effect. Each is one sentence without a period.
 	Does, Prevented, Effect string
 	// Open is set if the attack has an effect that is to be prevented, and is not yet.
 	Open bool

@@ -37,7 +37,8 @@ import (
 const (
 	clusterSet = "set1"
 	otherSet   = "set2"
-	// victim exports, importer imports, and intruder attacks with its own credentials. newcomer joins later.
+	// victim exports, importer imports, and intruder attacks with its own credentials. newcomer
+	// joins later.
 	victim, importer, intruder, newcomer = "cls1", "cls2", "cls3", "cls4"
 	// admin is the access key of the administrator, outsider that of a user with reader.json.
 	admin, outsider = "admin", "reader"
@@ -54,7 +55,8 @@ type cloud struct {
 	t        *testing.T
 	server   *cloudmaplocal.Server
 	keyrings *registrytest.Keyrings
-	// joined is the time at which each cluster joined for the first time, which controllers keep over restarts.
+	// joined is the time at which each cluster joined for the first time, which controllers keep
+	// over restarts.
 	joined map[mcs.Identity]time.Time
 	// healthWrites is the number of UpdateInstanceCustomHealthStatus requests.
 	healthWrites atomic.Int32
@@ -68,11 +70,13 @@ type cloudOptions struct {
 	documents []iampolicy.Policy
 	// throttled applies AWS's limits.
 	throttled bool
-	// denyAtOnce refuses requests without rights in Route 53, which otherwise fail in their operation.
+	// denyAtOnce refuses requests without rights in Route 53, which otherwise fail in their
+	// operation.
 	denyAtOnce bool
 }
 
-// inCloud runs a test in virtual time with a Cloud Map in which each cluster of both clustersets has an access key with policies of deploy/iam.
+// inCloud runs a test in virtual time with a Cloud Map in which each cluster of both clustersets
+// has an access key with policies of deploy/iam.
 func inCloud(t *testing.T, o cloudOptions, test func(*testing.T, *cloud)) {
 	t.Helper()
 	warmUp(t)
@@ -155,7 +159,8 @@ func (c *cloud) Do(r *http.Request) (*http.Response, error) {
 	return cloudmaptest.Serve(c.server, r)
 }
 
-// client returns a client with an access key. Its own rate limits are out of the way: an attacker keeps none.
+// client returns a client with an access key. Its own rate limits are out of the way: an attacker
+// keeps none.
 func (c *cloud) client(key string) *api.Client {
 	c.t.Helper()
 	rates := map[string]api.Rate{}
@@ -165,7 +170,8 @@ func (c *cloud) client(key string) *api.Client {
 	return c.clientAt(key, rates)
 }
 
-// named returns a client of the administrator with a name, by which a keyring tells registries apart.
+// named returns a client of the administrator with a name, by which a keyring tells registries
+// apart.
 func (c *cloud) named(name string) *api.Client {
 	c.t.Helper()
 	return c.newClient(name, admin, nil)
@@ -218,7 +224,8 @@ type member struct {
 	stop func(cause error)
 }
 
-// configOf returns the configuration of a cluster with the defaults, without the instance view and peer notifications.
+// configOf returns the configuration of a cluster with the defaults, without the instance view and
+// peer notifications.
 func (c *cloud) configOf(identity mcs.Identity) cloudmap.Config {
 	d := config.Default().Registry
 	cfg := cloudmap.Config{
@@ -455,8 +462,8 @@ func (c *cloud) seal(clusterIDs ...string) {
 	}
 }
 
-// writeExports writes exports to the catalog of a cluster, including exports that a controller would refuse, and announces them in the cluster's record.
-// Everything is signed by signer.
+// writeExports writes exports to the catalog of a cluster, including exports that a controller
+// would refuse, and announces them in the cluster's record. Everything is signed by signer.
 func (c *cloud) writeExports(client *api.Client, clusterID string, signer *trust.Signer, exports ...mcs.Export) {
 	c.t.Helper()
 	pages := map[int][]mcs.Export{}
@@ -496,7 +503,8 @@ func (c *cloud) writePages(client *api.Client, clusterID string, signer *trust.S
 	c.write(client, c.members(), signed)
 }
 
-// infiltrate has the intruder join as a member, so that the others know its key, and stops its controller.
+// infiltrate has the intruder join as a member, so that the others know its key, and stops its
+// controller.
 func (c *cloud) infiltrate() {
 	c.t.Helper()
 	m := c.join(intruder)

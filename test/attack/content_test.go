@@ -147,8 +147,9 @@ func withBudgets(ledger *budget.Ledger) func(*cloudmap.Config) {
 	return func(cfg *cloudmap.Config) { cfg.Ledger = ledger }
 }
 
-// overBudget has the intruder write exports that exceed a budget. A cluster with budgets keeps the exports of others and reports the intruder; one without
-// budgets, as a control, imports everything.
+// overBudget has the intruder write exports that exceed a budget. A cluster with budgets keeps the
+// exports of others and reports the intruder; one without budgets, as a control, imports
+// everything.
 func overBudget(t *testing.T, kind budget.Kind, exports []mcs.Export) {
 	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
 		exporter, open, web := c.start()
@@ -255,7 +256,8 @@ func wide(key mcs.Key, cluster string, ports int32, endpoints int) mcs.Export {
 	return e
 }
 
-// fill publishes exports that use up all port-endpoints of a member, the large ones first and small ones for each gap. It returns the last one.
+// fill publishes exports that use up all port-endpoints of a member, the large ones first and small
+// ones for each gap. It returns the last one.
 func (m *member) fill(cluster string, namespace func(i int) string) (last mcs.Export) {
 	n := 0
 	add := func(count int, ports int32, endpoints int) {
@@ -362,8 +364,10 @@ func TestAttack_NamesInUnicode(t *testing.T) {
 	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
 		_, reader, web := c.start()
 		c.infiltrate()
-		const override = "\u202e"                                                                                            // turns the direction of text
-		names := []string{"wеb", "web" + override, "web\u200b", "WEB", "web/../web", "web\n", strings.Repeat("a", 4096), ""} // the first has a Cyrillic letter
+		// turns the direction of text
+		const override = "\u202e"
+		// the first has a Cyrillic letter
+		names := []string{"wеb", "web" + override, "web\u200b", "WEB", "web/../web", "web\n", strings.Repeat("a", 4096), ""}
 		var exports []mcs.Export
 		for _, name := range names {
 			exports = append(exports, hostile(name, func(*mcs.Export) {}), hostile("harmless", func(e *mcs.Export) { e.Key.Namespace = name }))
@@ -372,7 +376,8 @@ func TestAttack_NamesInUnicode(t *testing.T) {
 		values := map[string]string{"long": strings.Repeat("v", 4096), "override": override, "control": "\x1b[2J", "valid": "v"}
 		exports = append(exports, hostile("keys", func(e *mcs.Export) { e.Labels, e.Annotations = keys, keys }), hostile("values", func(e *mcs.Export) { e.Labels = values }))
 		c.attack(exports...)
-		for name, want := range map[string]map[string]string{"keys": {"team": "x"}, "values": {"valid": "v"}} { // control: the rest of these exports
+		// control: the rest of these exports
+		for name, want := range map[string]map[string]string{"keys": {"team": "x"}, "values": {"valid": "v"}} {
 			exp := reader.exported(mcs.Key{Namespace: "demo", Name: name})
 			if !maps.Equal(exp.Labels, want) {
 				t.Errorf("%s: labels %q are imported, want %v", name, exp.Labels, want)

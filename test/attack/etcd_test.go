@@ -265,7 +265,8 @@ func TestAttack_OtherClustersetsInEtcd(t *testing.T) {
 			t.Errorf("watching %s shows %d events", what, len(answer.Events))
 		}
 	}
-	if found, err := client.Get(ctx, setPrefix(clusterSet), clientv3.WithPrefix()); err != nil || len(found.Kvs) < 3 { // control
+	// control
+	if found, err := client.Get(ctx, setPrefix(clusterSet), clientv3.WithPrefix()); err != nil || len(found.Kvs) < 3 {
 		t.Errorf("reading its own clusterset: %v", err)
 	}
 }
@@ -448,7 +449,8 @@ func TestAttack_StorageQuotaOfEtcd(t *testing.T) {
 	until(t, etcdWait, "the change is imported when there is space", reader.sees(changed))
 }
 
-// tenantExport returns an export of some 400 KiB that does not compress, another one for each version.
+// tenantExport returns an export of some 400 KiB that does not compress, another one for each
+// version.
 func tenantExport(i, version int) mcs.Export {
 	exp := webExport(victim, 9000)
 	exp.Key = mcs.Key{Namespace: "tenant", Name: fmt.Sprint("large-", i)}
@@ -498,7 +500,8 @@ func TestAttack_FlappingLargeExports(t *testing.T) {
 		change(exporter, reader, 3+version)
 	}
 	status, err := s.Root().Status(t.Context(), s.Endpoints()[0])
-	if err != nil || status.DbSize < 4<<20 { // control: the tenant's exports were written, and not compacted
+	// control: the tenant's exports were written, and not compacted
+	if err != nil || status.DbSize < 4<<20 {
 		t.Errorf("the database has %d bytes, %v", status.DbSize, err)
 	}
 }

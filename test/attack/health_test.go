@@ -36,7 +36,8 @@ func TestAttack_HealthOfOthers(t *testing.T) {
 			cfg.Instances.Stale = mcs.StaleWithdraw
 		}
 		web := webExport(victim, 2)
-		elsewhere := func(clusterID string, by int) mcs.Export { // the same service at other addresses
+		// the same service at other addresses
+		elsewhere := func(clusterID string, by int) mcs.Export {
 			exp := webExport(clusterID, 2)
 			for i := range exp.Backends[0].Endpoints {
 				ep := &exp.Backends[0].Endpoints[i]
@@ -62,8 +63,10 @@ func TestAttack_HealthOfOthers(t *testing.T) {
 			return n
 		}
 		unhealthy := func(clusterID string) int { return count(clusterID, api.HealthUnhealthy) }
-		until(t, time.Minute, "the victim has instances", func() bool { return count(victim, api.HealthHealthy) == 2 }) // the first one gets an ID
-		// The intruder exports its own endpoints and the victim's; instances of the former are registered.
+		// the first one gets an ID
+		until(t, time.Minute, "the victim has instances", func() bool { return count(victim, api.HealthHealthy) == 2 })
+		// The intruder exports its own endpoints and the victim's; instances of the former are
+		// registered.
 		m := c.join(intruder, withHealth)
 		own := elsewhere(intruder, 200)
 		own.Backends[0].Endpoints = append(own.Backends[0].Endpoints, web.Backends[0].Endpoints...)
@@ -96,7 +99,8 @@ func TestAttack_HealthOfOthers(t *testing.T) {
 			until(t, time.Minute, "the intruder's instances are healthy", func() bool { return unhealthy(intruder) == 0 })
 			m.stop(nil)
 		}
-		if n := int(c.healthWrites.Load()); n > 2*2*times { // by the marker, and by the intruder itself
+		// by the marker, and by the intruder itself
+		if n := int(c.healthWrites.Load()); n > 2*2*times {
 			t.Errorf("%d writes of health because a cluster with two instances was stale %d times", n, times)
 		}
 

@@ -59,7 +59,8 @@ func scrape(ctx context.Context, from, address, token string) (int, error) {
 	return answer.StatusCode, err
 }
 
-// prometheus creates a ServiceAccount that may read metrics, and returns a function for new tokens of it.
+// prometheus creates a ServiceAccount that may read metrics, and returns a function for new tokens
+// of it.
 func (k *kubernetes) prometheus() func() string {
 	k.t.Helper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: k.key.Namespace, Name: "prometheus"}}
@@ -102,7 +103,8 @@ func TestAttack_OccupiedMetrics(t *testing.T) {
 		pod.Go(func() {
 			for ctx.Err() == nil {
 				_, _ = scrape(ctx, attackerAddress, address, fmt.Sprint("invented-", sent.Add(1)))
-				time.Sleep(50 * time.Millisecond) // the attacker leaves the processors to the others
+				// the attacker leaves the processors to the others
+				time.Sleep(50 * time.Millisecond)
 			}
 		})
 	}
@@ -122,7 +124,8 @@ func TestAttack_OccupiedMetrics(t *testing.T) {
 		t.Error("the attack does not occupy anything")
 	}
 	for i := range 5 {
-		if code, err := scrape(t.Context(), prometheusAddress, address, newToken()); err != nil || code != http.StatusOK { // no token is cached
+		// no token is cached
+		if code, err := scrape(t.Context(), prometheusAddress, address, newToken()); err != nil || code != http.StatusOK {
 			t.Errorf("scrape %d of Prometheus: %d, %v", i, code, err)
 		}
 	}
@@ -138,7 +141,8 @@ func TestAttack_LargeHeaders(t *testing.T) {
 		k.eventually(url, func() error { _, err := request(t, url, ""); return err })
 	}
 	const connections, size = 300, 900 << 10
-	header := append([]byte("GET /healthz HTTP/1.1\r\nHost: x\r\nX: "), bytes.Repeat([]byte("x"), size)...) // it does not end
+	// it does not end
+	header := append([]byte("GET /healthz HTTP/1.1\r\nHost: x\r\nX: "), bytes.Repeat([]byte("x"), size)...)
 	var received atomic.Int64
 	peak := registrytest.HeapPeak(func() {
 		var open sync.WaitGroup

@@ -68,12 +68,14 @@ func TestMain(m *testing.M) {
 type kubernetes struct {
 	t *testing.T
 	*controllertest.Kubernetes
-	// hub is the registry that hostile members share with the controller, whose cluster is the importer.
+	// hub is the registry that hostile members share with the controller, whose cluster is the
+	// importer.
 	hub *memory.Hub
 	key mcs.Key
 }
 
-// inKubernetes starts a controller with the RBAC and the admission policy of deploy/rbac on an API server.
+// inKubernetes starts a controller with the RBAC and the admission policy of deploy/rbac on an API
+// server.
 func inKubernetes(t *testing.T, edits ...func(*config.Options)) *kubernetes {
 	t.Helper()
 	return inKubernetesWith(t, paths.Probes{}, edits...)
@@ -331,10 +333,12 @@ func TestAttack_KeysOfMeshesAndLoadBalancers(t *testing.T) {
 		foreign = append(foreign, key)
 	}
 	slices.Sort(foreign)
-	for setting, isImported := range map[string]bool{config.Default().Scope.ImportMetadata: false, "*,*/*": true} { // the second is the control
+	// the second is the control
+	for setting, isImported := range map[string]bool{config.Default().Scope.ImportMetadata: false, "*,*/*": true} {
 		t.Run(fmt.Sprint("imported-", isImported), func(t *testing.T) {
 			k := inKubernetes(t, func(o *config.Options) { o.Scope.ImportMetadata = setting })
-			own := mcs.Key{Namespace: k.key.Namespace, Name: "own"} // the same holds for exports of the cluster itself
+			// the same holds for exports of the cluster itself
+			own := mcs.Key{Namespace: k.key.Namespace, Name: "own"}
 			k.export(own, func(e *mcsv1beta1.ServiceExport) { e.Spec.ExportedLabels, e.Spec.ExportedAnnotations = keys, keys }, "10.2.0.1")
 			k.hostile(intruder).publish(k.key, func(e *mcs.Export) { e.Labels, e.Annotations = keys, keys }, "10.3.0.1")
 			for key, address := range map[mcs.Key]string{k.key: "10.3.0.1", own: "10.2.0.1"} {
@@ -344,7 +348,8 @@ func TestAttack_KeysOfMeshesAndLoadBalancers(t *testing.T) {
 	}
 }
 
-// checkMetadata checks that imp has harmless keys, whether it has the foreign ones, and that no other object of the import has any.
+// checkMetadata checks that imp has harmless keys, whether it has the foreign ones, and that no
+// other object of the import has any.
 func (k *kubernetes) checkMetadata(imp *mcsv1beta1.ServiceImport, foreign []string, isImported bool) {
 	k.t.Helper()
 	for what, pairs := range map[string]map[string]string{"label": imp.Labels, "annotation": imp.Annotations} {
@@ -399,7 +404,8 @@ func TestAttack_ServiceNetwork(t *testing.T) {
 		return n
 	}
 	before, since := 0, time.Now()
-	k.eventually("the attack", func() error { // control: the services are imported as far as they may be
+	// control: the services are imported as far as they may be
+	k.eventually("the attack", func() error {
 		n := derived()
 		if n != before {
 			before, since = n, time.Now()
@@ -609,7 +615,8 @@ func (k *kubernetes) controlKeys(thief client.Client) {
 }
 
 func TestAttack_HandMadeSlice(t *testing.T) {
-	for setting, want := range map[string][]string{config.ExportControllerSlices: nil, config.ExportAllSlices: {"10.200.0.1"}} { // the second is the control
+	// the second is the control
+	for setting, want := range map[string][]string{config.ExportControllerSlices: nil, config.ExportAllSlices: {"10.200.0.1"}} {
 		t.Run(setting, func(t *testing.T) {
 			k := inKubernetes(t, func(o *config.Options) { o.Scope.ExportSlices = setting })
 			k.export(k.key, nil, "10.200.0.1") // an address of another tenant
@@ -671,7 +678,8 @@ func TestAttack_EditedImport(t *testing.T) {
 				return err
 			}
 			edits[what]()
-			return k.Admin.Update(t.Context(), obj) // control: the API server allows the tenant's edit
+			// control: the API server allows the tenant's edit
+			return k.Admin.Update(t.Context(), obj)
 		})
 	}
 	k.eventually("the repair", func() error {
@@ -693,7 +701,8 @@ func collisions() (a, b mcs.Key) {
 }
 
 func TestAttack_CollidingNames(t *testing.T) {
-	const watched = 500 * time.Millisecond // two reconcilers that share a Service wrote it 188 times a second
+	// two reconcilers that share a Service wrote it 188 times a second
+	const watched = 500 * time.Millisecond
 	k := inKubernetes(t)
 	one, two := collisions()
 	k.namespace(one.Namespace)
@@ -956,7 +965,8 @@ func TestAttack_FlappingImports(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 	})
-	for began := time.Now(); time.Since(began) < 30*time.Second || flaps.Load() < 100_000; { // its burst
+	// its burst
+	for began := time.Now(); time.Since(began) < 30*time.Second || flaps.Load() < 100_000; {
 		time.Sleep(100 * time.Millisecond)
 	}
 	written := func() (generations int64) {

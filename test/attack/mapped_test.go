@@ -28,7 +28,8 @@ import (
 // pseudoCluster has the mapped services.
 const pseudoCluster = "cloud-map"
 
-// mappedServices is a Cloud Map namespace with services that are mapped to the Kubernetes namespace shop, under the same names.
+// mappedServices is a Cloud Map namespace with services that are mapped to the Kubernetes namespace
+// shop, under the same names.
 type mappedServices struct {
 	t   *testing.T
 	c   *cloud
@@ -240,7 +241,8 @@ func TestAttack_PseudoClusterID(t *testing.T) {
 	})
 }
 
-// uniteMapped returns the union of a cluster's registry and the mapped services, as cmd/controller makes it. Both run.
+// uniteMapped returns the union of a cluster's registry and the mapped services, as cmd/controller
+// makes it. Both run.
 func uniteMapped(m *mappedServices, of *member) *union.Registry {
 	return union.New(union.Config{Identity: identityOf(importer), Logger: logr.Discard(), PseudoClusters: map[string]string{mapped.RegistryName: pseudoCluster}},
 		union.Source{Name: "cloudmap", Registry: of}, union.Source{Name: mapped.RegistryName, Registry: m.reg})

@@ -19,7 +19,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// forgedRecord has the intruder write the record of the victim after change. The import stays, and it ends if the victim itself signs the same.
+// forgedRecord has the intruder write the record of the victim after change. The import stays, and
+// it ends if the victim itself signs the same.
 func forgedRecord(t *testing.T, change func(*format.Member)) {
 	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
 		exporter, reader, web := c.start()
@@ -159,7 +160,8 @@ func TestAttack_ReplayedRecords(t *testing.T) {
 			always(t, 20*time.Second, "withdrawn", isGone)
 		}
 
-		// Control: a cluster without memory believes the same instances, because the victim has signed them.
+		// Control: a cluster without memory believes the same instances, because the victim has
+		// signed them.
 		exporter.stop(nil)
 		for _, part := range oldPages {
 			c.write(c.attacker(), c.catalog(victim), part)
@@ -174,7 +176,8 @@ func TestAttack_ReplayedRecords(t *testing.T) {
 func TestAttack_ReplayFromOtherClusterset(t *testing.T) {
 	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
 		exporter, reader, web := c.start()
-		// The victim is also a member of another clusterset, of which the intruder knows all records.
+		// The victim is also a member of another clusterset, of which the intruder knows all
+		// records.
 		secret := webExport(victim, 5)
 		elsewhere := identityIn(otherSet, victim)
 		elsewhere.UID = identityOf(victim).UID
@@ -196,7 +199,8 @@ func TestAttack_ReplayFromOtherClusterset(t *testing.T) {
 		until(t, time.Minute, "the record of the other clusterset is refused", func() bool { return reader.isRefused(victim)() || exporter.isRefused(victim)() })
 		always(t, 5*time.Minute, "imported as exported here", reader.sees(web))
 
-		// Control: the key is the same in both clustersets, so that only the clusterset in the signature makes the difference.
+		// Control: the key is the same in both clustersets, so that only the clusterset in the
+		// signature makes the difference.
 		if parsed, err := format.ParseMember(record, otherSet); err != nil || parsed.Key != c.signer(victim).Key() {
 			t.Errorf("the replayed record has key %s, %v; want a valid one with the victim's key", parsed.Key, err)
 		}
@@ -259,7 +263,8 @@ func lastGeneration(t *testing.T, isKnown bool) {
 		exporter.publish(changed)
 		until(t, 3*time.Minute, "a change of the victim is imported", reader.sees(changed))
 
-		// Control: the victim's own record with this time is read, and keeps every later one from counting.
+		// Control: the victim's own record with this time is read, and keeps every later one from
+		// counting.
 		exporter.stop(nil)
 		c.write(c.client(admin), c.members(), forged.Instance(c.signer(victim)))
 		until(t, time.Minute, "the record with the victim's signature is believed", func() bool {
@@ -294,7 +299,8 @@ func TestAttack_RecordKeptOverwritten(t *testing.T) {
 			overwrite()
 		}
 
-		// Control: a dead cluster becomes stale, so that heartbeats arrive by the copy in the catalog only.
+		// Control: a dead cluster becomes stale, so that heartbeats arrive by the copy in the
+		// catalog only.
 		exporter.stop(nil)
 		for began := time.Now(); !reader.isStale(victim); time.Sleep(200 * time.Millisecond) {
 			if time.Since(began) > 5*time.Minute {
@@ -358,7 +364,8 @@ func TestAttack_ThousandJunkRecords(t *testing.T) {
 				}
 				before := c.server.Requests()["DiscoverInstances"]
 				always(t, time.Minute, "imported", reader.sees(web))
-				// Each cluster polls once a second, and reads the catalogs of eight unknown clusters at a poll.
+				// Each cluster polls once a second, and reads the catalogs of eight unknown
+				// clusters at a poll.
 				if n := c.server.Requests()["DiscoverInstances"] - before; n > 2*60*10 {
 					t.Errorf("%d reads of two clusters in a minute, want ten a second each", n)
 				}
@@ -369,7 +376,8 @@ func TestAttack_ThousandJunkRecords(t *testing.T) {
 				exporter.publish(changed)
 				until(t, time.Minute, "a change of the victim is imported", reader.sees(changed))
 
-				// Control: the service is full. A cluster that joins needs another one (TestMoreMembers of internal/registry/cloudmap).
+				// Control: the service is full. A cluster that joins needs another one
+				// (TestMoreMembers of internal/registry/cloudmap).
 				_, err := c.client(admin).RegisterInstance(t.Context(), members.ID, kind(c, 1000))
 				if err == nil {
 					t.Error("there is room for another record")
@@ -402,7 +410,8 @@ func TestAttack_RecordInFurtherServices(t *testing.T) {
 		until(t, time.Minute, "imported after a restart", reader.sees(web))
 		before := c.server.Requests()["DiscoverInstances"]
 		always(t, 5*time.Minute, "imported", reader.sees(web))
-		// One of two clusters reads all four services with each poll, which is every five seconds, or every second while not all notifications arrive.
+		// One of two clusters reads all four services with each poll, which is every five seconds,
+		// or every second while not all notifications arrive.
 		if n := c.server.Requests()["DiscoverInstances"] - before; n > 5*60*(format.MaxMembersServices+1+1) {
 			t.Errorf("%d reads of two clusters in five minutes", n)
 		}

@@ -38,8 +38,10 @@ const (
 	goMemLimit  = "460MiB"
 )
 
-// TestMemoryOfMembers runs the program of the controller while MEMBERS members use their budgets up, in every kind at the same time, and prints its
-// resident memory. It takes some minutes, so that it runs only if MEMBERS is set; CONTROLLER is the path of the program. docs/operations.md has the results.
+// TestMemoryOfMembers runs the program of the controller while MEMBERS members use their budgets
+// up, in every kind at the same time, and prints its resident memory. It takes some minutes, so
+// that it runs only if MEMBERS is set; CONTROLLER is the path of the program. docs/operations.md
+// has the results.
 func TestMemoryOfMembers(t *testing.T) {
 	members := int(registrytest.Setting(t, "MEMBERS", 0))
 	if members == 0 {
@@ -80,8 +82,8 @@ func TestMemoryOfMembers(t *testing.T) {
 	}
 }
 
-// settle waits until want services are imported and for half a minute more, or until none has been imported for SETTLE seconds, and returns the number of
-// imports.
+// settle waits until want services are imported and for half a minute more, or until none has been
+// imported for SETTLE seconds, and returns the number of imports.
 func settle(t *testing.T, k *controllertest.Kubernetes, p *process, want int) (imports int) {
 	t.Helper()
 	limit := time.Duration(registrytest.Setting(t, "SETTLE", 300)) * time.Second
@@ -152,7 +154,8 @@ func (s *store) startController(t *testing.T, k *controllertest.Kubernetes) *pro
 		"--etcd-password-file="+passwordFile)
 }
 
-// startProgram starts the program as the Deployment does, with the API server of k and with further arguments.
+// startProgram starts the program as the Deployment does, with the API server of k and with further
+// arguments.
 func startProgram(t *testing.T, k *controllertest.Kubernetes, args ...string) *process {
 	t.Helper()
 	user, err := k.Env.AddUser(envtest.User{Name: controllertest.ControllerUser}, nil)

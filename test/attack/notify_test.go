@@ -24,7 +24,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/testprocess"
 )
 
-// socket is the UDP socket of a controller: datagrams that it sends are recorded, and the attacker sends to it.
+// socket is the UDP socket of a controller: datagrams that it sends are recorded, and the attacker
+// sends to it.
 type socket struct {
 	net.PacketConn
 	received chan []byte
@@ -149,14 +150,16 @@ func TestAttack_ForgedNotifications(t *testing.T) {
 			return outside.Encode(peernotify.Message{ClusterSet: clusterSet, From: victim, Generation: math.MaxInt64, Sequence: math.MaxInt64}, target)
 		}
 		forged := readsIn(message(outside, victim, 0), message(outside, "cls99", time.Hour), garbage, last)
-		// Notifications of unknown senders cause one read of the registry a second, with a burst of five.
+		// Notifications of unknown senders cause one read of the registry a second, with a burst of
+		// five.
 		if forged > idle+2*(10+5) {
 			t.Errorf("%d reads in 10 s with forged notifications, %d without", forged, idle)
 		}
 		changed := webExport(victim, 3)
 		exporter.publish(changed)
 		until(t, time.Minute, "a change is imported", reader.sees(changed))
-		// Control: notifications of the victim itself cause reads, also after the forged ones with the last sequence.
+		// Control: notifications of the victim itself cause reads, also after the forged ones with
+		// the last sequence.
 		time.Sleep(30 * time.Second)
 		sequence = time.Now().UnixNano()
 		if n := readsIn(message(rightful, victim, 0)); n < idle+5 {
@@ -223,9 +226,10 @@ func TestAttack_ReplayedNotifications(t *testing.T) {
 	})
 }
 
-// TestCostOfDatagrams runs the program of the controller on Cloud Map while DATAGRAMS datagrams a second arrive, and prints the CPU time that they cost: of the
-// process in user and kernel mode, for each kind of datagram. It takes some minutes, so that it runs only if DATAGRAMS is set; CONTROLLER is the path of the
-// program. docs/operations.md has the results.
+// TestCostOfDatagrams runs the program of the controller on Cloud Map while DATAGRAMS datagrams a
+// second arrive, and prints the CPU time that they cost: of the process in user and kernel mode,
+// for each kind of datagram. It takes some minutes, so that it runs only if DATAGRAMS is set;
+// CONTROLLER is the path of the program. docs/operations.md has the results.
 func TestCostOfDatagrams(t *testing.T) {
 	perSecond := int(registrytest.Setting(t, "DATAGRAMS", 0))
 	if perSecond == 0 {
@@ -303,7 +307,8 @@ func flood(t *testing.T, to string, perSecond int, period time.Duration, datagra
 	return sent
 }
 
-// cpuDuring returns the CPU time, in user and kernel mode, that the process uses in each second of a period.
+// cpuDuring returns the CPU time, in user and kernel mode, that the process uses in each second of
+// a period.
 func (p *process) cpuDuring(t *testing.T, period func()) float64 {
 	t.Helper()
 	used := func() float64 {

@@ -16,7 +16,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/pathhealth"
 )
 
-// podNetwork is a network in which all addresses answer until it is cut; then only those in reachable do. It records the attempts.
+// podNetwork is a network in which all addresses answer until it is cut; then only those in
+// reachable do. It records the attempts.
 type podNetwork struct {
 	reachable netip.Prefix
 
@@ -66,7 +67,8 @@ func TestAttack_ProbesOfOtherAddresses(t *testing.T) {
 	rightful, hostile := k.hostile(victim), k.hostile(intruder)
 	rightful.publish(k.key, nil, "10.1.0.1")
 	k.imported(k.key, "10.1.0.1")
-	// Its endpoints are in the network that it scans, at addresses of the other member, and at one that belongs to no pod.
+	// Its endpoints are in the network that it scans, at addresses of the other member, and at one
+	// that belongs to no pod.
 	hostile.publish(k.key, nil, "10.3.0.1", "10.1.0.1", "192.168.77.9")
 	for i := range 100 {
 		hostile.publish(mcs.Key{Namespace: k.key.Namespace, Name: fmt.Sprint("scan-", i)}, nil, fmt.Sprintf("10.3.1.%d", i+1), "10.1.0.9", "169.254.169.254")

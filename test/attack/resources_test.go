@@ -96,8 +96,8 @@ func TestAttack_DeletedClusterset(t *testing.T) {
 	})
 }
 
-// deleteClusterset deletes everything of the clusterset in Cloud Map, as a member. The others create what they miss again, so that it may have to delete
-// some of it more than once.
+// deleteClusterset deletes everything of the clusterset in Cloud Map, as a member. The others
+// create what they miss again, so that it may have to delete some of it more than once.
 func (c *cloud) deleteClusterset() {
 	c.t.Helper()
 	client := c.attacker()

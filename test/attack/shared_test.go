@@ -97,7 +97,8 @@ var sharedFields = []sharedField{
 	{
 		name: "headless addresses", ids: 1, conflict: mcs.ReasonAddressConflict, refusal: policy.ReasonOther,
 		victim: func(e *mcs.Export) { e.Type = mcsv1beta1.Headless },
-		intruder: func(_ int, e *mcs.Export) { // those of the victim, now and later, under another port
+		// those of the victim, now and later, under another port
+		intruder: func(_ int, e *mcs.Export) {
 			e.Type, e.Ports[0].Port = mcsv1beta1.Headless, 81
 			e.Backends[0].Ports[0].Port = 8081
 			for _, address := range victimAddresses {

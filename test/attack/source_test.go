@@ -39,7 +39,8 @@ import (
 
 func TestAttack_IDInAnotherRegistry(t *testing.T) {
 	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
-		// The clusterset's registry is cloudmap; its importer also imports from another one, of which the intruder and a harmless cluster are members.
+		// The clusterset's registry is cloudmap; its importer also imports from another one, of
+		// which the intruder and a harmless cluster are members.
 		exporter, _, web := c.start()
 		other := &cloud{t: t, server: newServer(t), keyrings: c.keyrings, joined: map[mcs.Identity]time.Time{}}
 		harmless := other.joinAs(admin, identityOf(newcomer))
@@ -83,7 +84,8 @@ func TestAttack_IDInAnotherRegistry(t *testing.T) {
 		until(t, time.Minute, "the export of the victim is imported", sees(web))
 		until(t, time.Minute, "that of the other registry is imported", sees(own)) // control
 
-		// The intruder takes the victim's ID and UID in the other registry, with a heartbeat of the year 9999, a page and a catalog of its own.
+		// The intruder takes the victim's ID and UID in the other registry, with a heartbeat of the
+		// year 9999, a page and a catalog of its own.
 		client := other.client(admin)
 		namespaces, err := client.ListNamespaces(t.Context())
 		if err != nil {
@@ -125,7 +127,8 @@ func TestAttack_OwnIDInAnotherRegistry(t *testing.T) {
 	}
 	until(t, etcdWait, "its own export is published", isExported)
 
-	// Two intruders in the other registry take its ID and that of the victim, as clusters that joined there earlier.
+	// Two intruders in the other registry take its ID and that of the victim, as clusters that
+	// joined there earlier.
 	forged := func(id string) mcs.Identity {
 		return mcs.Identity{ClusterSetID: clusterSet, ClusterID: id, UID: "uid-of-the-intruder"}
 	}
@@ -145,7 +148,8 @@ func TestAttack_OwnIDInAnotherRegistry(t *testing.T) {
 			return i >= 0 && members[i].UID == identityOf(id).UID && slices.ContainsFunc(members[i].Problems, func(p string) bool { return strings.Contains(p, text) })
 		}
 	}
-	until(t, etcdWait, "the cluster with its own ID is reported", reports(newcomer, "uid-of-the-intruder")) // control: the records have arrived
+	// control: the records have arrived
+	until(t, etcdWait, "the cluster with its own ID is reported", reports(newcomer, "uid-of-the-intruder"))
 	until(t, etcdWait, "the cluster with the victim's ID is reported", reports(victim, "other: refused the member record"))
 	holds := func() bool { return both.sees(web)() && isExported() && both.exportOf(newcomer, webKey) == nil }
 	holdsFor := func(period time.Duration, what string) {
@@ -202,7 +206,8 @@ func TestAttack_InstancesOfTheLegacyController(t *testing.T) {
 		}
 		both := join()
 		until(t, time.Minute, "the export of the victim is imported", both.sees(web))
-		time.Sleep(10 * time.Minute) // a cluster that has just joined may still run the legacy controller
+		// a cluster that has just joined may still run the legacy controller
+		time.Sleep(10 * time.Minute)
 
 		client := c.attacker()
 		if _, err := client.CreateNamespace(t.Context(), webKey.Namespace, identityOf(intruder), api.PartView); err != nil {
@@ -231,7 +236,8 @@ func TestAttack_InstancesOfTheLegacyController(t *testing.T) {
 		register(webKey.Name, []string{victim, unknown}, "10.66.0.1", "169.254.169.254")
 		other := mcs.Key{Namespace: webKey.Namespace, Name: "other"}
 		register(other.Name, []string{victim, unknown}, "10.66.0.1")
-		// Control: instances of a cluster that is not in the registry are imported, without addresses that are refused.
+		// Control: instances of a cluster that is not in the registry are imported, without
+		// addresses that are refused.
 		isImported := func(key mcs.Key) func() bool {
 			return func() bool {
 				exp := both.exportOf(unknown, key)
@@ -252,7 +258,8 @@ func TestAttack_InstancesOfTheLegacyController(t *testing.T) {
 			return isStale() && both.sees(changed)() && both.exportOf(victim, other) == nil
 		})
 
-		// Its records are gone, and the importer starts again: it does not know what the victim exports.
+		// Its records are gone, and the importer starts again: it does not know what the victim
+		// exports.
 		both.stop()
 		for _, s := range []api.Service{c.members(), c.catalog(victim)} {
 			for id := range c.instances(s) {
@@ -271,7 +278,8 @@ func TestAttack_InstancesOfTheLegacyController(t *testing.T) {
 			})
 		}
 
-		// Control: an administrator who goes back to the legacy controller in the victim's cluster makes its instances count (docs/migration.md).
+		// Control: an administrator who goes back to the legacy controller in the victim's cluster
+		// makes its instances count (docs/migration.md).
 		both.Forget(victim)
 		until(t, time.Minute, "the instances of the victim count once it is forgotten", func() bool {
 			return both.exportOf(victim, webKey) != nil && both.exportOf(victim, other) != nil
@@ -303,7 +311,8 @@ func runUnion(t *testing.T, keyring *trust.Keyring, identity mcs.Identity, sourc
 	return m
 }
 
-// viewOf returns the view of key for a cluster that imports it from the cluster, without content before there is one.
+// viewOf returns the view of key for a cluster that imports it from the cluster, without content
+// before there is one.
 func (m *unionMember) viewOf(key mcs.Key, imported string) registry.View {
 	view, err := m.Lookup(m.t.Context(), key, imported)
 	if err != nil {
@@ -330,7 +339,8 @@ func (m *unionMember) sees(exp mcs.Export) func() bool {
 }
 
 func TestAttack_TerminalEscapes(t *testing.T) {
-	const escape = "\x1b]0;owned\x07\x1b[2J\u009b31m\x7f\u202e" // with the control sequence introducer of one byte
+	// with the control sequence introducer of one byte
+	const escape = "\x1b]0;owned\x07\x1b[2J\u009b31m\x7f\u202e"
 	const version = "v1 " + escape
 	// Readers refuse a member record with it; texts of exports, annotations and Kubernetes arrive.
 	if err := record.CheckText("version", version); err == nil {
@@ -340,7 +350,8 @@ func TestAttack_TerminalEscapes(t *testing.T) {
 	clusters["cls1"].ControllerStatus.Members[1].Version = version
 	clusters["cls1"].ControllerStatus.Members[1].Problems = []string{"refused " + version}
 	clitest.ExportWeb(clusters)
-	for _, imp := range clusters["cls1"].Imports() { // text of a member or of a tenant in each object that the commands read
+	// text of a member or of a tenant in each object that the commands read
+	for _, imp := range clusters["cls1"].Imports() {
 		imp.Status.Conditions = append(imp.Status.Conditions, metav1.Condition{Type: "Conflict", Status: metav1.ConditionTrue, Reason: "Attack", Message: version})
 		imp.Annotations = map[string]string{"example.com/attack": version}
 	}
@@ -385,7 +396,8 @@ func TestAttack_FullPage(t *testing.T) {
 		exporter, reader, web := c.start()
 		page := format.PageOf(web.Key)
 		var last mcs.Key
-		for i, n := 0, 0; n < 100; i++ { // the tenant's namespace has Services on the page of the neighbour
+		// the tenant's namespace has Services on the page of the neighbour
+		for i, n := 0, 0; n < 100; i++ {
 			exp := webExport(victim, 1000)
 			if exp.Key = (mcs.Key{Namespace: "tenant", Name: "s" + strings.Repeat("x", i%40) + string(rune('a'+i/40%26)) + string(rune('a'+i/1040%26))}); format.PageOf(exp.Key) != page {
 				continue

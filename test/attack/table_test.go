@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// TestTable checks that each attack is complete and has a test, and that each test of an attack is in the table.
+// TestTable checks that each attack is complete and has a test, and that each test of an attack is
+// in the table.
 func TestTable(t *testing.T) {
 	declared := declaredAttacks(t)
 	names := map[string]bool{}

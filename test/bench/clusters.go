@@ -30,7 +30,8 @@ const (
 	system    = names.Namespace
 )
 
-// clusters are cls1, which exports, and cls2, which imports, with the product installed as in the tutorial.
+// clusters are cls1, which exports, and cls2, which imports, with the product installed as in the
+// tutorial.
 type clusters struct {
 	set                *clusterset.Set
 	exporter, importer client.WithWatch
@@ -109,8 +110,8 @@ func (c *clusters) blockPeerNotifications(ctx context.Context) error {
 	return nil
 }
 
-// service has no selector: its endpoints are those of a manual EndpointSlice, so that no kubelet and no probe is part of
-// the measurement.
+// service has no selector: its endpoints are those of a manual EndpointSlice, so that no kubelet
+// and no probe is part of the measurement.
 func service(name string) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},

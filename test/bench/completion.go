@@ -15,9 +15,9 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// objectsPerExport are the objects of an export that completion waits for: the ServiceExport with its conditions, and in each of the
-// two clusters the ServiceImport with its conditions and the EndpointSlice with all endpoints. The derived Services are there before
-// their ServiceImports.
+// objectsPerExport are the objects of an export that completion waits for: the ServiceExport with
+// its conditions, and in each of the two clusters the ServiceImport with its conditions and the
+// EndpointSlice with all endpoints. The derived Services are there before their ServiceImports.
 const objectsPerExport = 5
 
 // completion records when each object of each export is complete, from watches in both clusters.
@@ -70,8 +70,8 @@ func (c *completion) open(ctx context.Context, w completionWatch) (watch.Interfa
 	return w.from.Watch(ctx, list, append(options, from)...)
 }
 
-// follow records events until ctx ends. The API server ends watches of custom resources shortly after their CRD was installed, so a
-// watch that ends is opened again.
+// follow records events until ctx ends. The API server ends watches of custom resources shortly
+// after their CRD was installed, so a watch that ends is opened again.
 func (c *completion) follow(ctx context.Context, w completionWatch, events watch.Interface) {
 	for {
 		for event := range events.ResultChan() {
@@ -146,7 +146,8 @@ func (c *completion) await(ctx context.Context, exports int, timeout time.Durati
 	}
 }
 
-// readyDelays returns the time from when the registry showed each export to the Ready condition of its ServiceExport.
+// readyDelays returns the time from when the registry showed each export to the Ready condition of
+// its ServiceExport.
 func (c *completion) readyDelays(shown map[string]time.Time) []time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -26,7 +26,8 @@ var convergenceRuns int
 // calm is the pause before the controllers are measured, and the duration of that measurement.
 const calm = 40 * time.Second
 
-// Runs are repeated, since other load of the machine counts; most often with few exports, which converge within seconds.
+// Runs are repeated, since other load of the machine counts; most often with few exports, which
+// converge within seconds.
 const (
 	few         = 300
 	runsOfFew   = 5
@@ -36,7 +37,8 @@ const (
 // writers is the number of concurrent requests that create objects.
 const writers = 16
 
-// convergence exports many services at once on real clusters under AWS's quotas, and measures the controllers.
+// convergence exports many services at once on real clusters under AWS's quotas, and measures the
+// controllers.
 func convergence(ctx context.Context, results *Results) error {
 	results.Convergence = nil
 	for _, registry := range strings.Split(registries, ",") {
@@ -52,7 +54,8 @@ func convergence(ctx context.Context, results *Results) error {
 	return nil
 }
 
-// convergeOften measures several runs and reports medians; CPU and memory are those of the last run.
+// convergeOften measures several runs and reports medians; CPU and memory are those of the last
+// run.
 func convergeOften(ctx context.Context, registry string, exports int) (Convergence, error) {
 	runs := convergenceRuns
 	switch {
@@ -82,8 +85,8 @@ func convergeOften(ctx context.Context, registry string, exports int) (Convergen
 	return result, err
 }
 
-// converge exports on new clusters and waits until everything is there. If detailed it also measures the ready delay, CPU and memory,
-// and returns the objects of the exports.
+// converge exports on new clusters and waits until everything is there. If detailed it also
+// measures the ready delay, CPU and memory, and returns the objects of the exports.
 func converge(ctx context.Context, registry string, exports int, detailed bool) (Convergence, []*exportObjects, error) {
 	result := Convergence{Registry: registry, Exports: exports, Endpoints: endpointsPerExport}
 	c, err := bringUp(ctx, registry)
@@ -144,7 +147,8 @@ func (c *clusters) startRun(ctx context.Context, exports int, observe bool) (run
 	return run, err
 }
 
-// export creates the ServiceExports and measures until the other cluster has all imports, and until everything is there.
+// export creates the ServiceExports and measures until the other cluster has all imports, and until
+// everything is there.
 func (run *convergenceRun) export(ctx context.Context, result *Convergence) error {
 	began := time.Now()
 	if err := inParallel(ctx, result.Exports, func(ctx context.Context, i int) error {
@@ -196,7 +200,8 @@ func (c *clusters) makeServices(ctx context.Context, n int) error {
 	return pause(ctx, settle)
 }
 
-// measureIdle measures the controllers when nothing changes any more. The instance view may still be written.
+// measureIdle measures the controllers when nothing changes any more. The instance view may still
+// be written.
 func (c *clusters) measureIdle(ctx context.Context, result *Convergence, idle, converged [2]sample) error {
 	if err := pause(ctx, calm); err != nil {
 		return err
@@ -257,7 +262,8 @@ func (c *clusters) usages(ctx context.Context) (out [2]sample, err error) {
 		if err != nil {
 			return out, err
 		}
-		pod, _, _ := strings.Cut(strings.TrimSpace(holder), "_") // client-go appends a UUID to the pod's name
+		// client-go appends a UUID to the pod's name
+		pod, _, _ := strings.Cut(strings.TrimSpace(holder), "_")
 		text, err := c.scrape(ctx, name, pod)
 		if err != nil {
 			return out, fmt.Errorf("reading the metrics of %s in %s: %w", pod, name, err)

@@ -45,7 +45,8 @@ func measureFleet(ctx context.Context, results *Results) error {
 	return writeJSON(fleetSection, results.Fleet)
 }
 
-// mergeFleets returns the new measurements, and those before of other registries and sizes: all sizes take a quarter of an hour on each registry.
+// mergeFleets returns the new measurements, and those before of other registries and sizes: all
+// sizes take a quarter of an hour on each registry.
 func mergeFleets(before, list []Fleet) []Fleet {
 	for _, f := range before {
 		if !slices.ContainsFunc(list, func(o Fleet) bool { return o.Registry == f.Registry && o.Clusters == f.Clusters }) {

@@ -8,7 +8,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/fleet"
 )
 
-// AWS's quota of DiscoverInstances, and the writes a second that it is known to accept (docs/cost.md), of an account and Region.
+// AWS's quota of DiscoverInstances, and the writes a second that it is known to accept
+// (docs/cost.md), of an account and Region.
 const (
 	accountReads  = 1000
 	accountWrites = 50
@@ -18,7 +19,8 @@ const (
 var fleetTargets = []target[Fleet]{
 	{"memory at most, MiB", 512, func(f Fleet) (float64, bool) { return f.mostMemory(), true }},
 	{"CPU while nothing changes, % of a core", 5, func(f Fleet) (float64, bool) { return f.Steady.CPUPercent(), true }},
-	// A cold start of a minute is the target where the API server's writes allow that, else one and a half times what they take.
+	// A cold start of a minute is the target where the API server's writes allow that, else one and
+	// a half times what they take.
 	{"cold start, s", 60, func(f Fleet) (float64, bool) { return f.ColdMS / 1000, f.isMinuteEnough() }},
 	{"cold start to the objects alone", coldRatio, func(f Fleet) (float64, bool) { return f.coldRatio(), !f.isMinuteEnough() }},
 	{"reads of the account while nothing changes, a second", accountReads, func(f Fleet) (float64, bool) { return f.readsOfAccount(f.Steady), f.onCloudMap() }},
@@ -37,7 +39,8 @@ func (f Fleet) mostMemory() float64 {
 
 func (f Fleet) coldRatio() float64 { return f.ColdMS / f.ObjectsMS }
 
-// isMinuteEnough reports whether the API server writes the objects so fast that a cold start may take a minute.
+// isMinuteEnough reports whether the API server writes the objects so fast that a cold start may
+// take a minute.
 func (f Fleet) isMinuteEnough() bool { return f.ObjectsMS < 60_000/coldRatio }
 
 // readsOfAccount are the reads a second of all clusters, if each reads as the measured one.
@@ -196,7 +199,8 @@ func (r *Results) fleetTable(p *page, registry string) {
 	p.linef("")
 }
 
-// missedTargets returns the targets of the section fleet that were missed by more than a share of them.
+// missedTargets returns the targets of the section fleet that were missed by more than a share of
+// them.
 func (r *Results) missedTargets(share float64) (misses []string) {
 	for _, f := range r.Fleet {
 		misses = append(misses, f.missed(share)...)

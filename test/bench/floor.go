@@ -12,21 +12,24 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// exportObjects are all objects of one export: its ServiceExport, and its import in each of the two clusters.
+// exportObjects are all objects of one export: its ServiceExport, and its import in each of the two
+// clusters.
 type exportObjects struct {
 	export               mcsv1beta1.ServiceExport
 	atExporter, atOthers importObjects
 }
 
-// importObjects are the objects of one import: the derived Service that gives it its IPs, the ServiceImport and the EndpointSlices.
+// importObjects are the objects of one import: the derived Service that gives it its IPs, the
+// ServiceImport and the EndpointSlices.
 type importObjects struct {
 	derived corev1.Service
 	imp     mcsv1beta1.ServiceImport
 	slices  []discoveryv1.EndpointSlice
 }
 
-// writeObjects measures how long the API servers of both clusters take to store the objects that converge waits for. On new
-// clusters without controllers, this program writes the objects and their statuses itself.
+// writeObjects measures how long the API servers of both clusters take to store the objects that
+// converge waits for. On new clusters without controllers, this program writes the objects and
+// their statuses itself.
 func writeObjects(ctx context.Context, registry string, all []*exportObjects) (took time.Duration, err error) {
 	c, err := bringUp(ctx, registry)
 	defer c.down()
@@ -135,7 +138,8 @@ func (o *importObjects) write(ctx context.Context, c client.Client) error {
 	for i := range o.slices {
 		slice := newCopy(&o.slices[i])
 		for j := range slice.OwnerReferences {
-			slice.OwnerReferences[j].UID = imp.UID // the garbage collector would remove it otherwise
+			// the garbage collector would remove it otherwise
+			slice.OwnerReferences[j].UID = imp.UID
 		}
 		if err := c.Create(ctx, slice); err != nil {
 			return err

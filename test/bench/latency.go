@@ -50,7 +50,8 @@ func writeJSON(section string, value any) error {
 	return os.WriteFile(filepath.Join("dist", section+".json"), append(raw, '\n'), 0o644)
 }
 
-// latencyP50 and latencyP99 are the targets of a whole change in milliseconds: p50 on Cloud Map without delay, p99 on etcd.
+// latencyP50 and latencyP99 are the targets of a whole change in milliseconds: p50 on Cloud Map
+// without delay, p99 on etcd.
 const latencyP50, latencyP99 = 15, 50
 
 func (r *Results) latencyTables(p *page) {

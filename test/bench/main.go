@@ -1,6 +1,7 @@
-// Command bench measures what docs/benchmarks says: Cloud Map calls in steady state, the time from an endpoint change to the
-// imported EndpointSlice and its steps, the time to converge from nothing, memory and CPU, one controller among up to 1,000 clusters, and the hot code's speed.
-// It needs root on Linux and what `make build image` makes; `make bench` runs it.
+// Command bench measures what docs/benchmarks says: Cloud Map calls in steady state, the time from
+// an endpoint change to the imported EndpointSlice and its steps, the time to converge from
+// nothing, memory and CPU, one controller among up to 1,000 clusters, and the hot code's speed. It
+// needs root on Linux and what `make build image` makes; `make bench` runs it.
 package main
 
 import (
@@ -79,7 +80,8 @@ func run(ctx context.Context, args []string) error {
 	if err := results.measure(ctx, chosen); err != nil {
 		return err
 	}
-	if err := results.save(); err != nil || !slices.Contains(chosen, fleetSection) { // without a section: only the page and the pictures
+	// without a section: only the page and the pictures
+	if err := results.save(); err != nil || !slices.Contains(chosen, fleetSection) {
 		return err
 	}
 	fmt.Print(results.fleetText())

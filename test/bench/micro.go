@@ -9,11 +9,13 @@ import (
 	"strings"
 )
 
-// benchmarkLine is a line of `go test -bench -benchmem`: name-cores, runs, ns/op, B/op, allocs/op; other units may be between.
+// benchmarkLine is a line of `go test -bench -benchmem`: name-cores, runs, ns/op, B/op, allocs/op;
+// other units may be between.
 var benchmarkLine = regexp.MustCompile(`^Benchmark(\S+?)(?:-\d+)?\s+\d+\s+([\d.]+) ns/op.*?\s(\d+) B/op\s+(\d+) allocs/op`)
 
-// microRuns are the benchmarks of the hot code, by a pattern: encoding, decoding, signing, merging, planning, and what grows with the clusterset. Other benchmarks of
-// budget and etcd have no place in the table, or need a real etcd.
+// microRuns are the benchmarks of the hot code, by a pattern: encoding, decoding, signing, merging,
+// planning, and what grows with the clusterset. Other benchmarks of budget and etcd have no place
+// in the table, or need a real etcd.
 var microRuns = []struct {
 	pattern  string
 	packages []string

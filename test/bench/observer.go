@@ -17,10 +17,12 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
 
-// observerInterval is the poll interval of the observer: the error of its times, a twentieth of the target of 5 s.
+// observerInterval is the poll interval of the observer: the error of its times, a twentieth of the
+// target of 5 s.
 const observerInterval = 250 * time.Millisecond
 
-// observer reads Cloud Map without being a member and records when it first shows each export of cls1.
+// observer reads Cloud Map without being a member and records when it first shows each export of
+// cls1.
 type observer struct {
 	mu    sync.Mutex
 	shown map[string]time.Time // by name of the service

@@ -62,7 +62,8 @@ func logScale(low, high, from, to float64) func(float64) float64 {
 	}
 }
 
-// callsPlot plots calls per minute over exports for the largest clusterset. The number of clusters hardly matters.
+// callsPlot plots calls per minute over exports for the largest clusterset. The number of clusters
+// hardly matters.
 func (r *Results) callsPlot() string {
 	p := newChart(760, 380, "Cloud Map calls per minute and cluster while nothing changes")
 	x, y := logScale(1, 3000, 80, 560), logScale(10, 5000, 330, 50)
@@ -105,7 +106,8 @@ func (p *chart) series(class, name string, points [][2]float64) {
 	p.text(last[0]+10, last[1]+4, "start", "", name)
 }
 
-// propagationPlot draws a bar for each line of the table: dark up to the median, light up to the 99th percentile.
+// propagationPlot draws a bar for each line of the table: dark up to the median, light up to the
+// 99th percentile.
 func (r *Results) propagationPlot() string {
 	const row, left, right = 24, 290, 640
 	p := newChart(760, 90+row*(len(r.Propagation)+1), "Milliseconds from an endpoint's change to the imported EndpointSlice")
@@ -168,7 +170,8 @@ var fleetPanels = []fleetPanel{
 	}},
 }
 
-// fleetPlot plots the section fleet: a panel for each value, a line for each registry, and the targets.
+// fleetPlot plots the section fleet: a panel for each value, a line for each registry, and the
+// targets.
 func (r *Results) fleetPlot() string {
 	const width, height, top = 380, 260, 50
 	p := newChart(2*width, 2*height+top+30, "One controller in a fleet of 10 to 1,000 clusters")

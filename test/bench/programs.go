@@ -10,7 +10,8 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// programs are the CPU seconds that each program of this machine has used so far, all its processes together.
+// programs are the CPU seconds that each program of this machine has used so far, all its processes
+// together.
 type programs map[string]float64
 
 // runningPrograms reads the current processes. Processes that have ended are not included.
@@ -28,7 +29,8 @@ func runningPrograms() (programs, error) {
 	return used, nil
 }
 
-// since lists the programs that used at least a hundredth of all CPU time since before, most first, in seconds.
+// since lists the programs that used at least a hundredth of all CPU time since before, most first,
+// in seconds.
 func (p programs) since(before programs) string {
 	used, total := maps.Clone(p), 0.0
 	for name := range used {

@@ -21,14 +21,15 @@ import (
 var changesPerKind = 200
 
 const (
-	// parallel is the number of services, and of concurrent changes unless the result has another number.
+	// parallel is the number of services, and of concurrent changes unless the result has another
+	// number.
 	parallel = 8
 	// changeTimeout is the timeout of one change.
 	changeTimeout = 30 * time.Second
 )
 
-// kindsOf returns the changes of a service in a round. A round has two changes of readiness or none, so that there are as many of them as of the
-// other kinds.
+// kindsOf returns the changes of a service in a round. A round has two changes of readiness or
+// none, so that there are as many of them as of the other kinds.
 func kindsOf(round int) []string {
 	if round%2 == 1 {
 		return []string{"add", "remove"}
@@ -36,8 +37,8 @@ func kindsOf(round int) []string {
 	return []string{"add", "not ready", "ready", "remove"}
 }
 
-// propagation measures on real clusters: on Cloud Map for each consistency delay, with peer notifications and with their port blocked,
-// and on etcd.
+// propagation measures on real clusters: on Cloud Map for each consistency delay, with peer
+// notifications and with their port blocked, and on etcd.
 func propagation(ctx context.Context, results *Results) error {
 	results.Propagation = nil
 	for _, on := range []struct {
@@ -93,8 +94,8 @@ func propagationOn(ctx context.Context, registry string, delay time.Duration) ([
 	return list, nil
 }
 
-// atOnce returns the numbers of services that change at the same time. One alone is also measured where most of the delay comes from
-// the other changes.
+// atOnce returns the numbers of services that change at the same time. One alone is also measured
+// where most of the delay comes from the other changes.
 func atOnce(registry string, delay time.Duration, notifications bool) []int {
 	if registry == clusterset.CloudMap && delay == 0 && notifications {
 		return []int{1, parallel}
@@ -151,7 +152,8 @@ func hasEndpoints(name string, endpoints int) func(map[string]*discoveryv1.Endpo
 	}
 }
 
-// changes applies all kinds of changes to atOnce services in parallel, repeatedly, and returns the duration of each change by kind.
+// changes applies all kinds of changes to atOnce services in parallel, repeatedly, and returns the
+// duration of each change by kind.
 func (c *clusters) changes(ctx context.Context, im *imports, atOnce int) (map[string][]time.Duration, error) {
 	var mu sync.Mutex
 	samples := map[string][]time.Duration{}
@@ -183,7 +185,8 @@ func label(kind string) string {
 	return kind
 }
 
-// change applies one change at a time that is independent of polls, and returns the time until the importer shows it.
+// change applies one change at a time that is independent of polls, and returns the time until the
+// importer shows it.
 func (c *clusters) change(ctx context.Context, im *imports, number, round int, kind string) (time.Duration, error) {
 	if err := pause(ctx, rand.N(rest)); err != nil {
 		return 0, err

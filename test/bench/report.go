@@ -9,8 +9,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
 
-// legacy has the measurements of the legacy controller (the AWS Cloud Map MCS Controller for K8s) on the same testbed with an
-// emulator without delays.
+// legacy has the measurements of the legacy controller (the AWS Cloud Map MCS Controller for K8s)
+// on the same testbed with an emulator without delays.
 var legacy = struct {
 	callsPerMinute map[int]float64 // by exports
 	addP50, addP99 float64         // ms
@@ -182,7 +182,8 @@ func (r *Results) convergenceTable(p *page) {
 	r.source(p, "convergence")
 }
 
-// convergenceTargets are the targets of the section convergence, at the numbers of exports that it measures by default.
+// convergenceTargets are the targets of the section convergence, at the numbers of exports that it
+// measures by default.
 var convergenceTargets = []target[Convergence]{
 	{"imported, s", 6, func(c Convergence) (float64, bool) { return c.ImportedMS / 1000, c.Exports == 300 }},
 	{"imported, s", 60, func(c Convergence) (float64, bool) { return c.ImportedMS / 1000, c.Exports == 3000 }},
@@ -207,7 +208,8 @@ func medianAndRange(median float64, all []float64) string {
 	return fmt.Sprintf("%.1f", median/1000)
 }
 
-// ratio returns the time of the objects alone in seconds, and the ratio of the controllers' time to it.
+// ratio returns the time of the objects alone in seconds, and the ratio of the controllers' time to
+// it.
 func (c Convergence) ratio() (objects, ratio string) {
 	if c.ObjectsMS == 0 {
 		return notMeasured, notMeasured

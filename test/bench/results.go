@@ -40,7 +40,8 @@ type Stamp struct {
 	Cores  int    `json:"cores"`
 	Kernel string `json:"kernel"`
 	Go     string `json:"go"`
-	// Load is the machine's load average of the last five minutes at the end, including the benchmark itself.
+	// Load is the machine's load average of the last five minutes at the end, including the
+	// benchmark itself.
 	Load string `json:"load"`
 	// Note is added by hand after a measurement, such as other load of the machine.
 	Note string `json:"note,omitempty"`
@@ -64,7 +65,8 @@ type Steady struct {
 	ByOperation map[string]float64 `json:"byOperation"`
 }
 
-// Propagation is the time from the write of an EndpointSlice in one cluster until the other shows the change.
+// Propagation is the time from the write of an EndpointSlice in one cluster until the other shows
+// the change.
 type Propagation struct {
 	Registry string `json:"registry"`
 	// DelayMS is the registry's consistency delay.
@@ -90,23 +92,27 @@ type Convergence struct {
 	Registry  string `json:"registry"`
 	Exports   int    `json:"exports"`
 	Endpoints int    `json:"endpoints"`
-	// CreatedMS is the time in which the API server accepted all ServiceExports, ImportedMS the time until the other cluster had
-	// every import with its endpoints, CompleteMS the time until everything was there: also the exporter's own imports, and the
-	// conditions of every ServiceExport and ServiceImport. All begin with the first ServiceExport. ImportedMS and CompleteMS are
-	// medians of all runs, which AllImportedMS and AllCompleteMS have sorted; the other values are of the last run.
+	// CreatedMS is the time in which the API server accepted all ServiceExports, ImportedMS the
+	// time until the other cluster had every import with its endpoints, CompleteMS the time until
+	// everything was there: also the exporter's own imports, and the conditions of every
+	// ServiceExport and ServiceImport. All begin with the first ServiceExport. ImportedMS and
+	// CompleteMS are medians of all runs, which AllImportedMS and AllCompleteMS have sorted; the
+	// other values are of the last run.
 	CreatedMS     float64   `json:"createdMS"`
 	ImportedMS    float64   `json:"importedMS"`
 	AllImportedMS []float64 `json:"allImportedMS"`
 	CompleteMS    float64   `json:"completeMS"`
 	AllCompleteMS []float64 `json:"allCompleteMS,omitempty"`
-	// ObjectsMS is the time in which one client writes the objects that CompleteMS waits for, and the derived Services, on new
-	// clusters without controllers; 0 if it was not measured.
+	// ObjectsMS is the time in which one client writes the objects that CompleteMS waits for, and
+	// the derived Services, on new clusters without controllers; 0 if it was not measured.
 	ObjectsMS float64 `json:"objectsMS,omitempty"`
-	// ReadyDelay is the time from when the registry showed an export to the Ready condition of its ServiceExport, if it was measured.
+	// ReadyDelay is the time from when the registry showed an export to the Ready condition of its
+	// ServiceExport, if it was measured.
 	ReadyDelay *Spread `json:"readyDelay,omitempty"`
 	// CPUOfPrograms are the CPU seconds of the machine's programs until everything was imported.
 	CPUOfPrograms string `json:"cpuOfPrograms"`
-	// Of the controllers after that, with nothing changing: resident memory, and CPU time per minute.
+	// Of the controllers after that, with nothing changing: resident memory, and CPU time per
+	// minute.
 	Exporter Usage `json:"exporter"`
 	Importer Usage `json:"importer"`
 }
@@ -115,7 +121,8 @@ type Convergence struct {
 type Usage struct {
 	RSSMiB       float64 `json:"rssMiB"`
 	CPUPerMinute float64 `json:"cpuSecondsPerMinute"`
-	// CPUConverging is the CPU time from the first ServiceExport until all was imported, in seconds.
+	// CPUConverging is the CPU time from the first ServiceExport until all was imported, in
+	// seconds.
 	CPUConverging float64 `json:"cpuSecondsConverging"`
 }
 
@@ -124,7 +131,8 @@ type Fleet struct {
 	fleet.Result
 	// Measured is the origin: sizes and registries are measured one by one.
 	Measured Stamp `json:"measured"`
-	// Propagation is the time from a change of an endpoint at a member to the imported EndpointSlice.
+	// Propagation is the time from a change of an endpoint at a member to the imported
+	// EndpointSlice.
 	Propagation Spread `json:"propagation"`
 }
 

@@ -31,7 +31,8 @@ func createMetricsReader(ctx context.Context, set *clusterset.Set, cluster strin
 	return nil
 }
 
-// scrape reads the metrics of a pod through a port-forward: the API server's proxy forwards no token.
+// scrape reads the metrics of a pod through a port-forward: the API server's proxy forwards no
+// token.
 func (c *clusters) scrape(ctx context.Context, cluster, pod string) (string, error) {
 	token, err := c.set.Kubectl(ctx, cluster, "-n", system, "create", "token", metricsReader)
 	if err != nil {

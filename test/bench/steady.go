@@ -29,13 +29,14 @@ const (
 	endpointsPerExport = 10
 	// window is two minutes: it includes the audit of the own pages, one call in that time.
 	window = 2 * time.Minute
-	// settle is the duration of calls that follow from the start: the last confirmation and the first round of peer
-	// notifications.
+	// settle is the duration of calls that follow from the start: the last confirmation and the
+	// first round of peer notifications.
 	settle = 15 * time.Second
 )
 
-// steady counts the calls of clustersets of several sizes while nothing changes: real registries with the real SDK and their
-// default settings against cloudmap-local, all in this process. One cluster exports everything.
+// steady counts the calls of clustersets of several sizes while nothing changes: real registries
+// with the real SDK and their default settings against cloudmap-local, all in this process. One
+// cluster exports everything.
 func steady(ctx context.Context, results *Results) error {
 	// The SDK needs credentials; cloudmap-local accepts any.
 	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "AKIDBENCH", "AWS_SECRET_ACCESS_KEY": "bench", "AWS_EC2_METADATA_DISABLED": "true"} {

@@ -10,7 +10,8 @@ type target[T any] struct {
 	get func(T) (value float64, ok bool)
 }
 
-// missed returns the targets that a result missed by more than a share of them. of names the result.
+// missed returns the targets that a result missed by more than a share of them. of names the
+// result.
 func missed[T any](targets []target[T], of string, result T, share float64) (misses []string) {
 	for _, t := range targets {
 		if value, ok := t.get(result); ok && value > t.limit*(1+share) {

@@ -1,5 +1,5 @@
-// Package chartvalues reads the values of the Helm chart with their comments, for the reference page and the tests that compare them
-// with the schema and the flags.
+// Package chartvalues reads the values of the Helm chart with their comments, for the reference
+// page and the tests that compare them with the schema and the flags.
 package chartvalues
 
 import (
@@ -29,7 +29,8 @@ type Value struct {
 
 var flagPattern = regexp.MustCompile(`\(--([a-z-]+)\)`)
 
-// Read returns the values of the chart in a folder, in the order of the file. Every value has a comment; a map of values has none.
+// Read returns the values of the chart in a folder, in the order of the file. Every value has a
+// comment; a map of values has none.
 func Read(chartDir string) ([]Value, error) {
 	path := filepath.Join(chartDir, "values.yaml")
 	text, err := os.ReadFile(path)
@@ -41,7 +42,8 @@ func Read(chartDir string) ([]Value, error) {
 		return nil, fmt.Errorf("reading %s: %w", path, err)
 	}
 	r := reader{}
-	r.section, _ = splitComment(root.HeadComment) // the parser attaches the first heading to the file
+	// the parser attaches the first heading to the file
+	r.section, _ = splitComment(root.HeadComment)
 	if err := r.read("", root.Content[0]); err != nil {
 		return nil, fmt.Errorf("reading %s: %w", path, err)
 	}

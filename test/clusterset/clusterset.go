@@ -1,5 +1,6 @@
-// Package clusterset brings up the clusterset of the demo and the scenarios: real Kubernetes clusters (the testbed),
-// cloudmap-local or an etcd beside them, and the product's images in them. It runs the commands that a user would run.
+// Package clusterset brings up the clusterset of the demo and the scenarios: real Kubernetes
+// clusters (the testbed), cloudmap-local or an etcd beside them, and the product's images in them.
+// It runs the commands that a user would run.
 package clusterset
 
 import (
@@ -39,7 +40,8 @@ type Options struct {
 	TestbedArgs []string
 	// CloudMapArgs are further arguments of cloudmap-local.
 	CloudMapArgs []string
-	// Policies are those of deploy/iam, without .json, that the clusters' users have beside the ones that every cluster needs.
+	// Policies are those of deploy/iam, without .json, that the clusters' users have beside the
+	// ones that every cluster needs.
 	Policies []string
 	// Sealed creates the resources in Cloud Map that the stacks of deploy/iam create, and gives the
 	// clusters no create.json, as docs/eks.md does. Without it the controllers create the
@@ -54,8 +56,8 @@ type Options struct {
 	Out      io.Writer
 }
 
-// Up brings the clusters and their registry up and loads the image of the product. It needs the results of `make image`
-// and `make build`. It takes a previous clusterset down first.
+// Up brings the clusters and their registry up and loads the image of the product. It needs the
+// results of `make image` and `make build`. It takes a previous clusterset down first.
 func Up(ctx context.Context, o Options) (*Set, error) {
 	root, err := repositoryRoot()
 	if err != nil {
@@ -136,8 +138,8 @@ func (s *Set) useTestbed(ctx context.Context) error {
 	s.env = append(os.Environ(),
 		"KUBECONFIG="+strings.TrimSpace(kubeconfig),
 		"PATH="+strings.Join([]string{filepath.Join(s.Root, "bin"), strings.TrimSpace(assets), os.Getenv("PATH")}, ":"),
-		// As from `aws configure`. Through the proxy the CLI reaches cloudmap-local in spite of the data- prefix of the host
-		// name (docs/cloudmap-local.md).
+		// As from `aws configure`. Through the proxy the CLI reaches cloudmap-local in spite of the
+		// data- prefix of the host name (docs/cloudmap-local.md).
 		"AWS_REGION="+region, "AWS_DEFAULT_REGION="+region, "AWS_ACCESS_KEY_ID="+adminKey, "AWS_SECRET_ACCESS_KEY="+adminSecret,
 		"AWS_PAGER=", "AWS_EC2_METADATA_DISABLED=true", "HTTP_PROXY="+Endpoint,
 		// The environment of etcdctl in docs/etcd.md.
@@ -149,10 +151,12 @@ func (s *Set) useTestbed(ctx context.Context) error {
 // Env returns the environment of the commands: KUBECONFIG, PATH, AWS_*.
 func (s *Set) Env() []string { return s.env }
 
-// waitDelay limits the time for reading the output after a command has ended: processes that it started may keep it open.
+// waitDelay limits the time for reading the output after a command has ended: processes that it
+// started may keep it open.
 const waitDelay = 15 * time.Second
 
-// Output runs a shell command line in the repository and returns its output, standard error included.
+// Output runs a shell command line in the repository and returns its output, standard error
+// included.
 func (s *Set) Output(ctx context.Context, line string) (string, error) {
 	cmd := exec.CommandContext(ctx, "bash", "-o", "pipefail", "-c", line)
 	cmd.Dir, cmd.Env = s.Root, s.env

@@ -12,8 +12,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
 
-// TestTestbedDownEndsRegistry brings a clusterset up as `make clusters` does and takes the testbed down as `make clean` does, without
-// the file with the registry's process ID, which `rm -rf bin` would remove.
+// TestTestbedDownEndsRegistry brings a clusterset up as `make clusters` does and takes the testbed
+// down as `make clean` does, without the file with the registry's process ID, which `rm -rf bin`
+// would remove.
 func TestTestbedDownEndsRegistry(t *testing.T) {
 	if os.Getenv("E2E") == "" {
 		t.Skip("set E2E=1 to bring real clusters up")
@@ -39,7 +40,8 @@ func TestTestbedDownEndsRegistry(t *testing.T) {
 	}
 }
 
-// TestRepair loses the credentials of a clusterset that is up and has no image of the product, and repairs it as `make clusters` does.
+// TestRepair loses the credentials of a clusterset that is up and has no image of the product, and
+// repairs it as `make clusters` does.
 func TestRepair(t *testing.T) {
 	if os.Getenv("E2E") == "" {
 		t.Skip("set E2E=1 to bring real clusters up")
@@ -76,12 +78,13 @@ func TestRepair(t *testing.T) {
 	startProduct(t, running, "after", "Succeeded ")
 }
 
-// startProduct starts a pod of cls1 that prints the version of the product, from an image that must be on the node, and waits until its phase and the reason why it
-// waits are these.
+// startProduct starts a pod of cls1 that prints the version of the product, from an image that must
+// be on the node, and waits until its phase and the reason why it waits are these.
 func startProduct(t *testing.T, set *clusterset.Set, pod, want string) {
 	t.Helper()
 	const image = `"$(kubectl kustomize deploy/base | sed -n 's/^ *image: //p')"`
-	err := clusterset.Eventually(t.Context(), time.Minute, func() error { // the namespace gets its ServiceAccount a moment after it is created
+	// the namespace gets its ServiceAccount a moment after it is created
+	err := clusterset.Eventually(t.Context(), time.Minute, func() error {
 		out, err := set.Output(t.Context(), "kubectl --context cls1 run "+pod+" --restart=Never --image-pull-policy=Never --image="+image+" -- --version")
 		if err != nil {
 			return fmt.Errorf("starting a pod: %w: %s", err, out)

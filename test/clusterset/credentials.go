@@ -40,8 +40,9 @@ var (
 // credentialsDir has the clusters' credentials, and the configuration of cloudmap-local with them.
 func (s *Set) credentialsDir() string { return filepath.Join(s.Root, "bin/aws") }
 
-// writeCredentials creates an access key for each cluster, with the policies of deploy/iam and no more rights, and one
-// for the user, who is allowed everything. It returns the path of cloudmap-local's configuration.
+// writeCredentials creates an access key for each cluster, with the policies of deploy/iam and no
+// more rights, and one for the user, who is allowed everything. It returns the path of
+// cloudmap-local's configuration.
 func (s *Set) writeCredentials(clusters int) (config string, err error) {
 	dir := s.credentialsDir()
 	if err := os.RemoveAll(dir); err != nil {

@@ -49,7 +49,8 @@ func (s *Set) LookAround() string {
 	return b.String()
 }
 
-// InstallTools installs the Debian packages of the command-line tools of the registry, if they are missing.
+// InstallTools installs the Debian packages of the command-line tools of the registry, if they are
+// missing.
 func InstallTools(ctx context.Context, registry string, out io.Writer) error {
 	packages := map[string]string{"aws": "awscli"}
 	if registry == Etcd {

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// checkUnused returns an error if a process of this machine listens on the address (IP:PORT). The error names the process and the
-// command that stops it.
+// checkUnused returns an error if a process of this machine listens on the address (IP:PORT). The
+// error names the process and the command that stops it.
 func checkUnused(address string) error {
 	want, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -30,8 +30,9 @@ func checkUnused(address string) error {
 	return nil
 }
 
-// listenerInode returns the inode of the socket in a line of /proc/net/tcp if it listens on the address or on all addresses.
-// The second field is the local address (bytes of the IP in host order of 32-bit words, then the port), the fourth is the state.
+// listenerInode returns the inode of the socket in a line of /proc/net/tcp if it listens on the
+// address or on all addresses. The second field is the local address (bytes of the IP in host order
+// of 32-bit words, then the port), the fourth is the state.
 func listenerInode(line string, want netip.AddrPort) (inode string, ok bool) {
 	const listening = "0A"
 	fields := strings.Fields(line)

@@ -31,7 +31,8 @@ const (
 const (
 	// Endpoint of cloudmap-local: on the testbed's host, as seen from every node and pod.
 	Endpoint = "http://172.30.0.1:8080"
-	// DNSAddress is the address at which cloudmap-local answers for the private DNS namespaces, as the resolver of a VPC would.
+	// DNSAddress is the address at which cloudmap-local answers for the private DNS namespaces, as
+	// the resolver of a VPC would.
 	DNSAddress = "172.30.0.1:8053"
 	// EtcdEndpoint is the endpoint of etcd.
 	EtcdEndpoint = "https://172.30.0.1:2379"
@@ -45,7 +46,8 @@ const (
 // RegistryName returns the environment variable REGISTRY, or CloudMap.
 func RegistryName() string { return cmp.Or(os.Getenv("REGISTRY"), CloudMap) }
 
-// checkAddresses returns an error if another process listens where a registry of this clusterset will.
+// checkAddresses returns an error if another process listens where a registry of this clusterset
+// will.
 func checkAddresses() error {
 	return errors.Join(checkUnused(cloudMapAddress), checkUnused(etcdAddress))
 }
@@ -114,7 +116,8 @@ func (s *Set) startEtcd(ctx context.Context, args ...string) error {
 		if _, err := d.pid(); err != nil {
 			return fmt.Errorf("waiting for etcd (its log is %s): %w", d.log(), err)
 		}
-		out, err := s.Output(ctx, "etcdctl endpoint health || ETCDCTL_USER= etcdctl endpoint health") // with users, then without
+		// with users, then without
+		out, err := s.Output(ctx, "etcdctl endpoint health || ETCDCTL_USER= etcdctl endpoint health")
 		if err != nil {
 			return fmt.Errorf("waiting for etcd (its log is %s): %w: %s", d.log(), err, out)
 		}
@@ -147,7 +150,8 @@ func (s *Set) StopRegistry(ctx context.Context) error {
 	})
 }
 
-// StartRegistry starts the registry again with its content. After EmptyRegistry it has none, and etcd no users but root.
+// StartRegistry starts the registry again with its content. After EmptyRegistry it has none, and
+// etcd no users but root.
 func (s *Set) StartRegistry(ctx context.Context) error {
 	if s.Registry == CloudMap {
 		return s.startCloudMap(ctx, s.cloudMapArgs)
@@ -172,10 +176,11 @@ func (s *Set) SnapshotEtcd(ctx context.Context) error {
 	return s.script(ctx, "etcdctl snapshot save "+s.etcdSnapshot())
 }
 
-// RestoreEtcd makes the content of a stopped etcd that of the last snapshot, as an administrator does it. The flags are further flags of
-// `etcdutl snapshot restore`.
+// RestoreEtcd makes the content of a stopped etcd that of the last snapshot, as an administrator
+// does it. The flags are further flags of `etcdutl snapshot restore`.
 func (s *Set) RestoreEtcd(ctx context.Context, flags string) error {
-	const member = "--name local --initial-cluster local=http://127.0.0.1:2380 --initial-advertise-peer-urls http://127.0.0.1:2380" // as hack/etcd-local starts it
+	// as hack/etcd-local starts it
+	const member = "--name local --initial-cluster local=http://127.0.0.1:2380 --initial-advertise-peer-urls http://127.0.0.1:2380"
 	return s.script(ctx, fmt.Sprintf("rm -rf %[1]s && etcdutl snapshot restore %[2]s --data-dir %[1]s %[3]s %[4]s", s.etcdData(), s.etcdSnapshot(), member, flags))
 }
 
@@ -200,8 +205,8 @@ func (s *Set) ResumeRegistry() error { return s.daemon(s.Registry).signal(syscal
 // RegistryLog returns the path of the registry's log.
 func (s *Set) RegistryLog() string { return s.daemon(s.Registry).log() }
 
-// daemon is a process that continues after this one, so that KEEP=1 can keep it. It is part of the testbed: testbed down
-// ends it.
+// daemon is a process that continues after this one, so that KEEP=1 can keep it. It is part of the
+// testbed: testbed down ends it.
 type daemon struct {
 	set *Set
 	// name is the name of its files in bin; program is part of its command line.
@@ -225,7 +230,8 @@ func (d daemon) start(args []string) error {
 	}
 	defer log.Close()
 	testbed := filepath.Join(d.set.Root, "bin/testbed")
-	cmd := exec.Command(testbed, append([]string{"run", "--"}, args...)...) // it becomes the daemon: the process ID is the same
+	// it becomes the daemon: the process ID is the same
+	cmd := exec.Command(testbed, append([]string{"run", "--"}, args...)...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = d.set.env, log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
@@ -234,7 +240,8 @@ func (d daemon) start(args []string) error {
 	if err := os.WriteFile(d.pidFile(), []byte(fmt.Sprint(cmd.Process.Pid)), 0o600); err != nil {
 		return err
 	}
-	go func() { _ = cmd.Wait() }() // reaps a daemon that ends early: pid would take the zombie for a running process
+	// reaps a daemon that ends early: pid would take the zombie for a running process
+	go func() { _ = cmd.Wait() }()
 	return nil
 }
 

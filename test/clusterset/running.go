@@ -38,8 +38,9 @@ func Running(ctx context.Context, clusters int, out io.Writer) *Set {
 	return s
 }
 
-// Repair writes missing credentials, which are always the same, and loads the image of the product, as Up does. Both may be missing if the
-// clusters have been up since before a clean checkout or another build.
+// Repair writes missing credentials, which are always the same, and loads the image of the product,
+// as Up does. Both may be missing if the clusters have been up since before a clean checkout or
+// another build.
 func (s *Set) Repair(ctx context.Context) error {
 	if !s.hasCredentials() {
 		if _, err := s.writeCredentials(s.clusters); err != nil {

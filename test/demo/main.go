@@ -1,5 +1,6 @@
-// Command demo performs the user's walk-through (package tutorial) on two real Kubernetes clusters and prints the commands with their
-// output. `make demo` builds what it needs and runs it; `make demo-aws` runs the walk-through about services of AWS and outside of Kubernetes.
+// Command demo performs the user's walk-through (package tutorial) on two real Kubernetes clusters
+// and prints the commands with their output. `make demo` builds what it needs and runs it; `make
+// demo-aws` runs the walk-through about services of AWS and outside of Kubernetes.
 package main
 
 import (
@@ -64,7 +65,8 @@ func bringUp(ctx context.Context) error {
 	return nil
 }
 
-// options returns the clusters to bring up: CLUSTERS of them, 2 by default and 4 at most, with IPv4 and IPv6 if DUAL_STACK is set.
+// options returns the clusters to bring up: CLUSTERS of them, 2 by default and 4 at most, with IPv4
+// and IPv6 if DUAL_STACK is set.
 func options(registry string) (clusterset.Options, error) {
 	o := clusterset.Options{Clusters: 2, Registry: registry, Sealed: registry == clusterset.CloudMap, Out: os.Stdout}
 	if registry != clusterset.CloudMap && registry != clusterset.Etcd {
@@ -159,7 +161,8 @@ func demo(ctx context.Context, s show, record string) (err error) {
 	return nil
 }
 
-// perform runs the steps of the walk-through, those that clean up unless keep, and returns them as Markdown.
+// perform runs the steps of the walk-through, those that clean up unless keep, and returns them as
+// Markdown.
 func (s show) perform(ctx context.Context, set *clusterset.Set, steps []tutorial.Step, keep bool) (string, error) {
 	var recorded strings.Builder
 	for _, step := range steps {

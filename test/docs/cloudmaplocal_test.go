@@ -12,8 +12,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
 
-// TestCloudMapLocalPage runs docs/cloudmap-local.md as it is typed, with the AWS CLI and dig. It has a network of its own, where the ports of the page
-// are free, and a PID namespace, with whose shell the servers end. make e2e runs it, because it needs root and these tools.
+// TestCloudMapLocalPage runs docs/cloudmap-local.md as it is typed, with the AWS CLI and dig. It
+// has a network of its own, where the ports of the page are free, and a PID namespace, with whose
+// shell the servers end. make e2e runs it, because it needs root and these tools.
 func TestCloudMapLocalPage(t *testing.T) {
 	if os.Getenv("E2E") == "" {
 		t.Skip("set E2E=1 to run the AWS CLI, which is installed if it is missing (root)")

@@ -9,11 +9,13 @@ import (
 
 // A Block is a command block of a page: one fenced as sh.
 type Block struct {
-	// Line is the number of its first line, and Section the last heading of level 2 above it, or "".
+	// Line is the number of its first line, and Section the last heading of level 2 above it, or
+	// "".
 	Line    int
 	Section string
 	Script  string
-	// Output is the block without a language that follows after empty lines only, or "": the expected output of the commands.
+	// Output is the block without a language that follows after empty lines only, or "": the
+	// expected output of the commands.
 	Output string
 }
 
@@ -22,7 +24,8 @@ func CommandBlocks(text string) []Block {
 	var blocks []Block
 	parts := strings.Split("\n"+text, "\n```")
 	line, section := 0, ""
-	// Fences come in pairs: a part with an odd index begins with the opening one, one with an even index with the closing one.
+	// Fences come in pairs: a part with an odd index begins with the opening one, one with an even
+	// index with the closing one.
 	for i, part := range parts {
 		info, body, _ := strings.Cut(part, "\n")
 		switch {
@@ -38,8 +41,9 @@ func CommandBlocks(text string) []Block {
 	return blocks
 }
 
-// Script returns a script for bash that runs command blocks of a page in one shell, as a reader types them. It stops at the first command that
-// fails, and prints for Compare where each block begins.
+// Script returns a script for bash that runs command blocks of a page in one shell, as a reader
+// types them. It stops at the first command that fails, and prints for Compare where each block
+// begins.
 func Script(page string, blocks []Block) string {
 	script := "set -e\n"
 	for _, b := range blocks {
@@ -81,8 +85,9 @@ func lastHeading(text, before string) string {
 	return before
 }
 
-// Shows compares the output in a page with the printed one, line by line. A line "…" matches any number of lines, "…" in a line any
-// text. Addresses, versions and other varying texts match others of their kind. Empty lines and column widths are ignored.
+// Shows compares the output in a page with the printed one, line by line. A line "…" matches any
+// number of lines, "…" in a line any text. Addresses, versions and other varying texts match others
+// of their kind. Empty lines and column widths are ignored.
 func Shows(shown, printed string) error {
 	got := lines(printed)
 	skip := false
@@ -113,11 +118,16 @@ var varying = []struct {
 	text   *regexp.Regexp
 	common string
 }{
-	{regexp.MustCompile(`\b(\d+\.\d+)\.\d+\.\d+\b`), "$1.#.#"},                                // addresses: the network stays
-	{regexp.MustCompile(`\bv\d+\.\d+\.\d+(-[\w.]+)?\b`), "v#"},                                // versions
-	{regexp.MustCompile(`\b\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d \+0000`), "time"},          // when a web server answered
-	{regexp.MustCompile(`\b[0-9a-f]{32}\b`), "id"},                                            // of a request
-	{regexp.MustCompile(`-[b-df-hj-np-tv-xz24-9]{7,10}-[b-df-hj-np-tv-xz24-9]{5}\b`), "-pod"}, // names of a Deployment's pods
+	// addresses: the network stays
+	{regexp.MustCompile(`\b(\d+\.\d+)\.\d+\.\d+\b`), "$1.#.#"},
+	// versions
+	{regexp.MustCompile(`\bv\d+\.\d+\.\d+(-[\w.]+)?\b`), "v#"},
+	// when a web server answered
+	{regexp.MustCompile(`\b\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d \+0000`), "time"},
+	// of a request
+	{regexp.MustCompile(`\b[0-9a-f]{32}\b`), "id"},
+	// names of a Deployment's pods
+	{regexp.MustCompile(`-[b-df-hj-np-tv-xz24-9]{7,10}-[b-df-hj-np-tv-xz24-9]{5}\b`), "-pod"},
 	{regexp.MustCompile(`\b(\d+[dhms])+\b`), "age"},
 }
 

@@ -18,8 +18,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 )
 
-// recorder stands in for the programs of docs/eks.md and docs/migration.md, because there is no AWS here. It records its arguments, one call a line, fails if
-// one of them lacks its value, and prints an answer for the commands whose output the page uses.
+// recorder stands in for the programs of docs/eks.md and docs/migration.md, because there is no AWS
+// here. It records its arguments, one call a line, fails if one of them lacks its value, and prints
+// an answer for the commands whose output the page uses.
 const recorder = `#!/bin/bash
 program=$(basename "$0")
 call=$(printf '\t%s' "$@")
@@ -43,8 +44,8 @@ case "$program $*" in
 esac
 `
 
-// consoleBlocks returns the commands of the blocks of a page that are fenced as console, without the prompts. Blocks that are fenced as sh
-// are not among them.
+// consoleBlocks returns the commands of the blocks of a page that are fenced as console, without
+// the prompts. Blocks that are fenced as sh are not among them.
 func consoleBlocks(t *testing.T, text string) string {
 	t.Helper()
 	if blocks := CommandBlocks(text); len(blocks) > 0 {
@@ -63,8 +64,8 @@ func consoleBlocks(t *testing.T, text string) string {
 	return script.String()
 }
 
-// TestEKSPage runs the commands of docs/eks.md, both ways where it has two, and checks the calls against the programs and files of this
-// repository.
+// TestEKSPage runs the commands of docs/eks.md, both ways where it has two, and checks the calls
+// against the programs and files of this repository.
 func TestEKSPage(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "docs/eks.md"))
 	if err != nil {
@@ -103,7 +104,8 @@ func TestEKSPage(t *testing.T) {
 	}
 }
 
-// runWithRecorders runs a script, in a folder with the files of the repository that the page uses, and returns the calls.
+// runWithRecorders runs a script, in a folder with the files of the repository that the page uses,
+// and returns the calls.
 func runWithRecorders(t *testing.T, script string, programs ...string) (calls [][]string) {
 	t.Helper()
 	dir, bin := t.TempDir(), t.TempDir()
@@ -145,8 +147,9 @@ func runWithRecorders(t *testing.T, script string, programs ...string) (calls []
 // A rule of a security group admits a port of a protocol from a group or the CIDR of a VPC.
 type rule struct{ group, source, protocol, port string }
 
-// checkRules checks that each cluster admits the ports of the controller and of the sample from the other one, in both ways of the page, and
-// that the clean-up revokes the rules that would keep a security group.
+// checkRules checks that each cluster admits the ports of the controller and of the sample from the
+// other one, in both ways of the page, and that the clean-up revokes the rules that would keep a
+// security group.
 func checkRules(t *testing.T, calls [][]string) {
 	t.Helper()
 	rules := map[string]map[rule]bool{"authorize-security-group-ingress": {}, "revoke-security-group-ingress": {}}
@@ -169,7 +172,8 @@ func checkRules(t *testing.T, calls [][]string) {
 				allowed[rule{group, source, protocol, number}] = true
 			}
 		}
-		revoked[rule{"blue-nodes", "green-nodes", protocol, number}] = true // the group of green is deleted first, and its rules with it
+		// the group of green is deleted first, and its rules with it
+		revoked[rule{"blue-nodes", "green-nodes", protocol, number}] = true
 	}
 	if got := rules["authorize-security-group-ingress"]; !maps.Equal(got, allowed) {
 		t.Errorf("the page allows %v, want %v", got, allowed)
@@ -179,7 +183,8 @@ func checkRules(t *testing.T, calls [][]string) {
 	}
 }
 
-// portsBetweenClusters returns the ports that the controllers and the pods of the sample receive packets of other clusters on.
+// portsBetweenClusters returns the ports that the controllers and the pods of the sample receive
+// packets of other clusters on.
 func portsBetweenClusters(t *testing.T) []string {
 	t.Helper()
 	options, err := config.Parse(nil)
@@ -201,7 +206,8 @@ func portsBetweenClusters(t *testing.T) []string {
 	return ports
 }
 
-// checkManifest checks a file that the page applies. eksctl needs the Region and names that the page uses.
+// checkManifest checks a file that the page applies. eksctl needs the Region and names that the
+// page uses.
 func checkManifest(t *testing.T, path string) {
 	t.Helper()
 	data, err := os.ReadFile(path)
@@ -227,7 +233,8 @@ func checkManifest(t *testing.T, path string) {
 	}
 }
 
-// checkPluginCall checks command and flags against the plugin, and the controller's flags against the controller.
+// checkPluginCall checks command and flags against the plugin, and the controller's flags against
+// the controller.
 func checkPluginCall(t *testing.T, args []string) {
 	t.Helper()
 	flags := []string(nil)

@@ -61,7 +61,8 @@ func parse(text string) page {
 	return p
 }
 
-// anchor returns GitHub's anchor of a heading: lower case, without punctuation, a hyphen for each space.
+// anchor returns GitHub's anchor of a heading: lower case, without punctuation, a hyphen for each
+// space.
 func anchor(title string) string {
 	title = target.ReplaceAllString(title, "$1")
 	return strings.Map(func(r rune) rune {
@@ -176,7 +177,8 @@ func TestFirstPages(t *testing.T) {
 	}
 }
 
-// TestNumberOfPages holds docs to a size that a reader can survey. Runbooks, reference, proposals and benchmarks do not count.
+// TestNumberOfPages holds docs to a size that a reader can survey. Runbooks, reference, proposals
+// and benchmarks do not count.
 func TestNumberOfPages(t *testing.T) {
 	const most = 24
 	files, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
@@ -209,14 +211,16 @@ func TestContents(t *testing.T) {
 	}
 }
 
-// TestGlossary holds the glossary to the terms that a reader can learn: 40 at most. A page explains the terms that it alone uses.
+// TestGlossary holds the glossary to the terms that a reader can learn: 40 at most. A page explains
+// the terms that it alone uses.
 func TestGlossary(t *testing.T) {
 	const most = 40
 	text, err := os.ReadFile(filepath.Join(root, "docs/glossary.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := strings.Count(string(text), "\n| ") - 2; n > most || n < most/2 { // without the head of the table
+	// without the head of the table
+	if n := strings.Count(string(text), "\n| ") - 2; n > most || n < most/2 {
 		t.Errorf("the glossary has %d terms, want at most %d", n, most)
 	}
 }

@@ -9,8 +9,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestMigrationPage runs the commands of docs/migration.md that an administrator needs in AWS, and checks that they tag what each ServiceExport has in AWS Cloud Map, with
-// the tags that the policies require (TestLegacyMigrationUnderIAM).
+// TestMigrationPage runs the commands of docs/migration.md that an administrator needs in AWS, and
+// checks that they tag what each ServiceExport has in AWS Cloud Map, with the tags that the
+// policies require (TestLegacyMigrationUnderIAM).
 func TestMigrationPage(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "docs/migration.md"))
 	if err != nil {

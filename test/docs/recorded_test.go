@@ -10,7 +10,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/tutorial"
 )
 
-// TestRecordedPages checks that the pages that `make demo` and `make demo-aws` write have the titles, notes and commands of their steps.
+// TestRecordedPages checks that the pages that `make demo` and `make demo-aws` write have the
+// titles, notes and commands of their steps.
 func TestRecordedPages(t *testing.T) {
 	read := func(page string) string {
 		text, err := os.ReadFile(filepath.Join(root, page))

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// commandTable is the heading of the table in docs/README.md that names the test of the commands of each page.
+// commandTable is the heading of the table in docs/README.md that names the test of the commands of
+// each page.
 const commandTable = "Commands on these pages"
 
 // A runBy is a row of that table.
@@ -19,7 +20,8 @@ type runBy struct {
 	by       string
 }
 
-// covers reports whether the row is about the section of the page; "all" and "top" are the page and the part before its first heading.
+// covers reports whether the row is about the section of the page; "all" and "top" are the page and
+// the part before its first heading.
 func (r runBy) covers(page, section string) bool {
 	if section == "" {
 		section = "top"
@@ -27,7 +29,8 @@ func (r runBy) covers(page, section string) bool {
 	return r.page == page && (slices.Contains(r.sections, "all") || slices.Contains(r.sections, section))
 }
 
-// TestRunBy checks that docs/README.md says for every page and section with commands which test runs them, or why none does.
+// TestRunBy checks that docs/README.md says for every page and section with commands which test
+// runs them, or why none does.
 func TestRunBy(t *testing.T) {
 	rows := runByRows(t)
 	used := make([]bool, len(rows))
@@ -95,7 +98,8 @@ func pageCommands(t *testing.T, page string) []command {
 	return commandLines(string(text))
 }
 
-// commandLines returns the commands of a page: in blocks fenced as sh every line, in those fenced as console the lines with a prompt.
+// commandLines returns the commands of a page: in blocks fenced as sh every line, in those fenced
+// as console the lines with a prompt.
 func commandLines(text string) (commands []command) {
 	var section, fence string
 	continues := false
@@ -138,11 +142,13 @@ func TestCommandLines(t *testing.T) {
 	}
 }
 
-// typed matches a line that a user types: with a prompt, or with the name of a program, after variables.
+// typed matches a line that a user types: with a prompt, or with the name of a program, after
+// variables.
 var typed = regexp.MustCompile(`^(\$ |(\w+=\S* )*(aws|bin/[\w-]+|cosign|crane|ctr|curl|dig|docker|etcdctl|export|go|hack/[\w-]+|helm|kind|kubectl|` +
 	`make|podman|sed|sha256sum|skopeo|sudo|tar|testbed) )`)
 
-// unlabelledCommands returns the numbers of the lines with commands in the blocks that name no language, which commandLines leaves out.
+// unlabelledCommands returns the numbers of the lines with commands in the blocks that name no
+// language, which commandLines leaves out.
 func unlabelledCommands(text string) (numbers []int) {
 	fence := ""
 	n := 0
@@ -168,7 +174,8 @@ func TestUnlabelledCommands(t *testing.T) {
 	}
 }
 
-// TestFences checks that the blocks with commands are fenced as sh or console, so that TestRunBy and TestCommandsExist see them.
+// TestFences checks that the blocks with commands are fenced as sh or console, so that TestRunBy
+// and TestCommandsExist see them.
 func TestFences(t *testing.T) {
 	for page := range pages(t) {
 		text, err := os.ReadFile(filepath.Join(root, page))
@@ -181,7 +188,8 @@ func TestFences(t *testing.T) {
 	}
 }
 
-// TestCommandsExist checks the commands of all pages: commands and flags of the plugin and the controller, targets of make, and files of this repository.
+// TestCommandsExist checks the commands of all pages: commands and flags of the plugin and the
+// controller, targets of make, and files of this repository.
 func TestCommandsExist(t *testing.T) {
 	targets := makeTargets(t)
 	file := regexp.MustCompile(`\b(deploy|samples|hack|test|docs)/[\w./-]*\w`)

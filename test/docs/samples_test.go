@@ -9,7 +9,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// TestSampleRoute checks that the backends of the sample's HTTPRoute are the derived Services of the imports that the comments name.
+// TestSampleRoute checks that the backends of the sample's HTTPRoute are the derived Services of
+// the imports that the comments name.
 func TestSampleRoute(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "samples/gateway-api/route.yaml"))
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// TestNamedTests checks that every test that a page names exists. docs/api.md names the tests that prove the clauses of the KEPs.
+// TestNamedTests checks that every test that a page names exists. docs/api.md names the tests that
+// prove the clauses of the KEPs.
 func TestNamedTests(t *testing.T) {
 	declared := declaredTests(t)
 	named := regexp.MustCompile(`\bTest[A-Z]\w*\b`)

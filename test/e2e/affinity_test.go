@@ -11,7 +11,8 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// TestSessionAffinity: for 10 seconds a client stays with one of the pods of both clusters, and later may get another.
+// TestSessionAffinity: for 10 seconds a client stays with one of the pods of both clusters, and
+// later may get another.
 func TestSessionAffinity(t *testing.T) {
 	t.Parallel()
 	cls1, cls2 := installed(t)
@@ -45,7 +46,8 @@ func TestSessionAffinity(t *testing.T) {
 			}
 		}
 	}
-	// Ask, wait until kube-proxy has forgotten, and ask again, until another pod has answered, and pods of both clusters.
+	// Ask, wait until kube-proxy has forgotten, and ask again, until another pod has answered, and
+	// pods of both clusters.
 	seen := map[string]int{}
 	var from []string
 	wait := ""

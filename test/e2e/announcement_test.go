@@ -11,7 +11,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/docs"
 )
 
-// TestAnnouncement follows the announcement of the legacy controller, with its names of samples, namespace and service, from the page about the migration.
+// TestAnnouncement follows the announcement of the legacy controller, with its names of samples,
+// namespace and service, from the page about the migration.
 func TestAnnouncement(t *testing.T) {
 	t.Parallel()
 	const page = "docs/migration.md"

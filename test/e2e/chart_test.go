@@ -15,7 +15,8 @@ import (
 const (
 	chart = "deploy/charts/cloud-map-mcs-controller"
 	crds  = "serviceexports.multicluster.x-k8s.io serviceimports.multicluster.x-k8s.io clusterproperties.about.k8s.io"
-	// chartValues are the values for the testbed instead of AWS, with the cluster's identity. CLS stands for the cluster.
+	// chartValues are the values for the testbed instead of AWS, with the cluster's identity. CLS
+	// stands for the cluster.
 	chartValues = " --set aws.region=ap-southeast-2,aws.endpoint=" + clusterset.Endpoint + ",aws.insecure=true,aws.credentialsSecret=aws-credentials" + chartIdentity
 	// etcdChartValues are those for the testbed's etcd.
 	etcdChartValues = " --set registry=etcd,etcd.endpoints[0]=" + clusterset.EtcdEndpoint + ",etcd.username=" + clusterset.ClusterSetID + ".CLS" +
@@ -23,8 +24,8 @@ const (
 	chartIdentity = " --set clusterId=CLS,clusterSetId=" + clusterset.ClusterSetID
 )
 
-// TestChart installs, upgrades and uninstalls with the real Helm, in a namespace that holds pods to the restricted profile.
-// Like the tutorial, and before it, it begins and ends with empty clusters.
+// TestChart installs, upgrades and uninstalls with the real Helm, in a namespace that holds pods to
+// the restricted profile. Like the tutorial, and before it, it begins and ends with empty clusters.
 func TestChart(t *testing.T) {
 	onlyOn(t, clusterset.CloudMap)
 	if touched.Load() {
@@ -107,7 +108,8 @@ func TestChart(t *testing.T) {
 	}
 }
 
-// deleteImports deletes imported Services and EndpointSlices with the last commands of docs/install.md; its CRDs are deleted at the end of the test.
+// deleteImports deletes imported Services and EndpointSlices with the last commands of
+// docs/install.md; its CRDs are deleted at the end of the test.
 func deleteImports(t *testing.T, c cluster) {
 	t.Helper()
 	for _, imports := range []string{
@@ -148,8 +150,8 @@ func command(t *testing.T, c cluster, line string) string {
 	return out
 }
 
-// watchImport polls service web in a cluster until stop is called. gone is then the first time that its clusterset IP or its
-// endpoints were not there.
+// watchImport polls service web in a cluster until stop is called. gone is then the first time that
+// its clusterset IP or its endpoints were not there.
 func watchImport(t *testing.T, c cluster, ns, ip string) (stop func(), gone func() error) {
 	ctx, cancel := context.WithCancel(t.Context())
 	found := make(chan error, 1)

@@ -96,7 +96,8 @@ func installed(t *testing.T) (cls1, cls2 cluster) {
 	return all[0], all[1]
 }
 
-// installedAll installs the product in all clusters once, and returns them: two, or as many as E2E_CLUSTERS says.
+// installedAll installs the product in all clusters once, and returns them: two, or as many as
+// E2E_CLUSTERS says.
 func installedAll(t *testing.T) []cluster {
 	t.Helper()
 	if err := installOnce(); err != nil {
@@ -238,7 +239,8 @@ func export(t *testing.T, c cluster, ns, name string) *mcsv1beta1.ServiceExport 
 	return e
 }
 
-// condition waits for a condition of a ServiceExport with the given reason and parts of its message.
+// condition waits for a condition of a ServiceExport with the given reason and parts of its
+// message.
 func condition(ctx context.Context, c cluster, ns, name, kind string, status metav1.ConditionStatus, reason, says string) error {
 	var e mcsv1beta1.ServiceExport
 	if err := c.Get(ctx, client.ObjectKey{Namespace: ns, Name: name}, &e); err != nil {
@@ -267,7 +269,8 @@ func importIP(ctx context.Context, c cluster, ns, name string) (string, error) {
 	return imp.Spec.IPs[0], nil
 }
 
-// imported returns the addresses in the slices imported from a source cluster (any when ""), sorted; ready ones only when asked.
+// imported returns the addresses in the slices imported from a source cluster (any when ""),
+// sorted; ready ones only when asked.
 func imported(ctx context.Context, c cluster, ns, name, source string, readyOnly bool) ([]string, error) {
 	labels := client.MatchingLabels{mcsv1beta1.LabelServiceName: name}
 	if source != "" {
@@ -289,7 +292,8 @@ func imported(ctx context.Context, c cluster, ns, name, source string, readyOnly
 	return out, nil
 }
 
-// podIPs returns the IPv4 addresses of the ready pods of a Service in its own cluster's EndpointSlices, sorted.
+// podIPs returns the IPv4 addresses of the ready pods of a Service in its own cluster's
+// EndpointSlices, sorted.
 func podIPs(ctx context.Context, c cluster, ns, name string) ([]string, error) {
 	var list discoveryv1.EndpointSliceList
 	if err := c.List(ctx, &list, client.InNamespace(ns), client.MatchingLabels{discoveryv1.LabelServiceName: name}); err != nil {
@@ -307,7 +311,8 @@ func podIPs(ctx context.Context, c cluster, ns, name string) ([]string, error) {
 	return out, nil
 }
 
-// sameEndpoints checks that the ready imported endpoints in one cluster are the n ready endpoints of the Service in another.
+// sameEndpoints checks that the ready imported endpoints in one cluster are the n ready endpoints
+// of the Service in another.
 func sameEndpoints(ctx context.Context, from, in cluster, ns, name string, n int) error {
 	want, err := podIPs(ctx, from, ns, name)
 	if err != nil {
@@ -435,7 +440,8 @@ func change[T client.Object](t *testing.T, c cluster, obj T, edit func(T)) {
 	})
 }
 
-// nextSecond waits until an export that is created now is younger than e: creationTimestamp counts seconds.
+// nextSecond waits until an export that is created now is younger than e: creationTimestamp counts
+// seconds.
 func nextSecond(t *testing.T, c cluster, e *mcsv1beta1.ServiceExport) {
 	t.Helper()
 	eventually(t, soon, func() error {
@@ -450,7 +456,8 @@ func nextSecond(t *testing.T, c cluster, e *mcsv1beta1.ServiceExport) {
 	})
 }
 
-// service returns a Service without selector, with one port: http 80. Its endpoints are created by hand.
+// service returns a Service without selector, with one port: http 80. Its endpoints are created by
+// hand.
 func service(ns, name string) *corev1.Service {
 	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name},
 		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}}}
@@ -485,14 +492,16 @@ func endpoint(address, hostname string) discoveryv1.Endpoint {
 	return e
 }
 
-// servers returns a Deployment of the demo's web server with label app=NAME. It is called CLUSTER-NAME, so that an answer,
-// which bears the pod's name, tells where it comes from.
+// servers returns a Deployment of the demo's web server with label app=NAME. It is called
+// CLUSTER-NAME, so that an answer, which bears the pod's name, tells where it comes from.
 func servers(c cluster, ns, name string, replicas int, flags ...string) string {
 	return deployment(ns, c.name+"-"+name, name, replicas, 80, flags...)
 }
 
-// exportWebAndAlone exports Service web, with a server in each cluster, from all clusters, and Service alone from the first one. It returns when clients in the
-// other clusters reach all: the namespace, the command that asks web for the name of its server, and web's clusterset IP in the second cluster.
+// exportWebAndAlone exports Service web, with a server in each cluster, from all clusters, and
+// Service alone from the first one. It returns when clients in the other clusters reach all: the
+// namespace, the command that asks web for the name of its server, and web's clusterset IP in the
+// second cluster.
 func exportWebAndAlone(t *testing.T, all ...cluster) (ns, command, ip string) {
 	t.Helper()
 	ns = namespace(t, all...)
@@ -536,7 +545,8 @@ func podAddresses(t *testing.T, ns, name string, in ...cluster) (addresses []str
 	return addresses
 }
 
-// deployment returns a Deployment of the demo's web server, whose container port "web" is the given one.
+// deployment returns a Deployment of the demo's web server, whose container port "web" is the given
+// one.
 func deployment(ns, name, app string, replicas, port int, flags ...string) string {
 	return fmt.Sprintf(`
 apiVersion: apps/v1
@@ -574,7 +584,8 @@ func startClient(t *testing.T, c cluster, ns string) {
 	kubectl(t, c, "-n", ns, "wait", "pod/client", "--for=condition=Ready", "--timeout=90s")
 }
 
-// fqdn returns a service's name in the clusterset with a prefix; it is absolute, so that search domains are not used.
+// fqdn returns a service's name in the clusterset with a prefix; it is absolute, so that search
+// domains are not used.
 func fqdn(ns, name string, before ...string) string {
 	return strings.Join(append(before, name, ns, "svc.clusterset.local."), ".")
 }
@@ -601,7 +612,8 @@ func answers(ctx context.Context, c cluster, ns string, n int, command string) (
 	return got, failedRequest.FindAllString(out, -1), nil
 }
 
-// answeredBy runs a command many times and checks that pods of exactly these clusters respond, each time.
+// answeredBy runs a command many times and checks that pods of exactly these clusters respond, each
+// time.
 func answeredBy(ctx context.Context, c cluster, ns, command string, want ...string) error {
 	from, err := answeringClusters(ctx, c, ns, command)
 	if err == nil && !slices.Equal(from, want) {
@@ -610,7 +622,8 @@ func answeredBy(ctx context.Context, c cluster, ns, command string, want ...stri
 	return err
 }
 
-// notAnsweredBy runs a command many times and checks that pods of other clusters respond, each time.
+// notAnsweredBy runs a command many times and checks that pods of other clusters respond, each
+// time.
 func notAnsweredBy(ctx context.Context, c cluster, ns, command, not string) error {
 	from, err := answeringClusters(ctx, c, ns, command)
 	if err == nil && slices.Contains(from, not) {
@@ -619,7 +632,8 @@ func notAnsweredBy(ctx context.Context, c cluster, ns, command, not string) erro
 	return err
 }
 
-// answeringClusters runs a command many times and returns the clusters of the pods that respond, sorted. There must be an answer each time.
+// answeringClusters runs a command many times and returns the clusters of the pods that respond,
+// sorted. There must be an answer each time.
 func answeringClusters(ctx context.Context, c cluster, ns, command string) (from []string, err error) {
 	const tries = 16 // of two pods, both answer but for one time in 2^15
 	got, failed, err := answers(ctx, c, ns, tries, command)

@@ -20,7 +20,8 @@ func asIs(*corev1.Service, *mcsv1beta1.ServiceExport) {}
 
 func headless(svc *corev1.Service, _ *mcsv1beta1.ServiceExport) {
 	svc.Spec.ClusterIP = corev1.ClusterIPNone
-	svc.Spec.IPFamilyPolicy = new(corev1.IPFamilyPolicySingleStack) // Kubernetes assigns both families to a headless Service without a selector
+	// Kubernetes assigns both families to a headless Service without a selector
+	svc.Spec.IPFamilyPolicy = new(corev1.IPFamilyPolicySingleStack)
 }
 
 func dualStack(svc *corev1.Service, _ *mcsv1beta1.ServiceExport) {
@@ -46,8 +47,9 @@ func both(a, b side) side {
 	return func(svc *corev1.Service, e *mcsv1beta1.ServiceExport) { a(svc, e); b(svc, e) }
 }
 
-// TestConflicts gives two clusters Services that differ. Both ServiceExports have the reason, both clusters use the properties of the
-// older one, nothing changes for clients, and the conflict ends when the Services agree.
+// TestConflicts gives two clusters Services that differ. Both ServiceExports have the reason, both
+// clusters use the properties of the older one, nothing changes for clients, and the conflict ends
+// when the Services agree.
 func TestConflicts(t *testing.T) {
 	t.Parallel()
 	cls1, cls2 := installed(t)
@@ -121,8 +123,8 @@ func TestConflicts(t *testing.T) {
 	}
 }
 
-// publish exports Service web, changed by s, from c, and waits until it is exported. Its only endpoint is 10.10.250.1 for number 1, and
-// 10.12.250.1 for number 2.
+// publish exports Service web, changed by s, from c, and waits until it is exported. Its only
+// endpoint is 10.10.250.1 for number 1, and 10.12.250.1 for number 2.
 func publish(t *testing.T, c cluster, ns string, number int, s side) *mcsv1beta1.ServiceExport {
 	t.Helper()
 	svc := service(ns, "web")
@@ -135,7 +137,8 @@ func publish(t *testing.T, c cluster, ns string, number int, s side) *mcsv1beta1
 	return e
 }
 
-// agree replaces the Service and the ServiceExport in c by those of s. It creates the Service again, because a Service cannot become headless.
+// agree replaces the Service and the ServiceExport in c by those of s. It creates the Service
+// again, because a Service cannot become headless.
 func agree(t *testing.T, c cluster, ns string, s side) {
 	t.Helper()
 	svc := service(ns, "web")
@@ -155,7 +158,8 @@ func agree(t *testing.T, c cluster, ns string, s side) {
 type view struct {
 	Import  mcsv1beta1.ServiceImportSpec
 	Derived *corev1.ServiceSpec
-	// Versions are the resource versions of the slices from the older cluster: same version, not written.
+	// Versions are the resource versions of the slices from the older cluster: same version, not
+	// written.
 	Versions []string
 }
 

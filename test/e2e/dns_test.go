@@ -37,7 +37,8 @@ func dig(ctx context.Context, c cluster, ns, name, kind string) (status string, 
 	return m[1], data, nil
 }
 
-// finds checks that the answer to a question has exactly this data. Without data, the name must exist without such records.
+// finds checks that the answer to a question has exactly this data. Without data, the name must
+// exist without such records.
 func finds(ctx context.Context, c cluster, ns, name, kind string, want ...string) error {
 	status, got, err := dig(ctx, c, ns, name, kind)
 	if err != nil {
@@ -50,7 +51,8 @@ func finds(ctx context.Context, c cluster, ns, name, kind string, want ...string
 	return nil
 }
 
-// findsTargets checks that the SRV records of a name have exactly these "port target", with any priority and weight.
+// findsTargets checks that the SRV records of a name have exactly these "port target", with any
+// priority and weight.
 func findsTargets(ctx context.Context, c cluster, ns, name string, want ...string) error {
 	status, got, err := dig(ctx, c, ns, name, "SRV")
 	if err != nil {
@@ -83,8 +85,8 @@ func unknown(ctx context.Context, c cluster, ns, name string) error {
 	return nil
 }
 
-// TestDNSOfClusterSetIP is section 2.3 of the specification: A and AAAA with the clusterset IPs, SRV for every named port,
-// with or without endpoints, and nothing that leads to one cluster.
+// TestDNSOfClusterSetIP is section 2.3 of the specification: A and AAAA with the clusterset IPs,
+// SRV for every named port, with or without endpoints, and nothing that leads to one cluster.
 func TestDNSOfClusterSetIP(t *testing.T) {
 	t.Parallel()
 	cls1, cls2 := installed(t)
@@ -137,8 +139,9 @@ func TestDNSOfClusterSetIP(t *testing.T) {
 	}
 }
 
-// TestDNSOfHeadless is section 2.4 of the specification: A and AAAA of the ready endpoints of all clusters, names of single
-// pods by hostname and cluster, an SRV record for every ready endpoint and port, NXDOMAIN when none is ready.
+// TestDNSOfHeadless is section 2.4 of the specification: A and AAAA of the ready endpoints of all
+// clusters, names of single pods by hostname and cluster, an SRV record for every ready endpoint
+// and port, NXDOMAIN when none is ready.
 func TestDNSOfHeadless(t *testing.T) {
 	t.Parallel()
 	cls1, cls2 := installed(t)
@@ -211,7 +214,8 @@ func TestDNSOfHeadless(t *testing.T) {
 	}
 }
 
-// TestDNSLeavesTheClusterAlone: the zone has a version record, and answers for cluster.local do not change.
+// TestDNSLeavesTheClusterAlone: the zone has a version record, and answers for cluster.local do not
+// change.
 func TestDNSLeavesTheClusterAlone(t *testing.T) {
 	t.Parallel()
 	cls1, cls2 := installed(t)

@@ -14,8 +14,9 @@ import (
 // measured is the number of requests of one measurement.
 const measured = 1000
 
-// TestGateway runs docs/gateway-api.md with its manifests: a client in cls1 splits its traffic between cls1 and cls2 by the weights of an HTTPRoute, whose
-// Gateway is a Traefik in cls1, and by a drain of a part of cls2's endpoints.
+// TestGateway runs docs/gateway-api.md with its manifests: a client in cls1 splits its traffic
+// between cls1 and cls2 by the weights of an HTTPRoute, whose Gateway is a Traefik in cls1, and by
+// a drain of a part of cls2's endpoints.
 func TestGateway(t *testing.T) {
 	if os.Getenv("GATEWAY") == "" {
 		t.Skip("it needs an image of Traefik: make gateway")
@@ -49,7 +50,8 @@ func TestGateway(t *testing.T) {
 	}
 	route := requests{cls1, ns, clusterOf, []string{"-H", "Host: hello.example.com"}, "http://traefik/"}
 
-	// Each step waits for a response that the weights before it exclude: Traefik applies new weights after up to 2 s.
+	// Each step waits for a response that the weights before it exclude: Traefik applies new
+	// weights after up to 2 s.
 	eventually(t, started, func() error { return route.answeredBy(t.Context(), "cls1", "cls2") })
 	route.checkSplit(t, "weights 90 and 10", map[string]float64{"cls1": 0.9, "cls2": 0.1})
 	setWeights(t, cls1, 0, 100)
@@ -59,7 +61,8 @@ func TestGateway(t *testing.T) {
 	eventually(t, soon, func() error { return route.answeredBy(t.Context(), "cls1", "cls2") })
 	route.checkSplit(t, "weights 50 and 50", map[string]float64{"cls1": 0.5, "cls2": 0.5})
 
-	// The clusterset IP has no weights, but a drain of two of cls2's three endpoints leaves it one endpoint of four.
+	// The clusterset IP has no weights, but a drain of two of cls2's three endpoints leaves it one
+	// endpoint of four.
 	connections := requests{cls1, ns, clusterOf, []string{"-H", "Connection: close"}, "http://" + fqdn(ns, "nginx-hello") + "/"}
 	connections.checkSplit(t, "clusterset IP", map[string]float64{"cls1": 0.5, "cls2": 0.5})
 	t.Cleanup(func() { _, _ = plugin(context.Background(), 0, "undrain nginx-hello -n demo --context cls2") })
@@ -67,7 +70,8 @@ func TestGateway(t *testing.T) {
 	eventually(t, soon, func() error { return connections.servers(t.Context(), map[string]int{"cls1": 3, "cls2": 1}) })
 	connections.checkSplit(t, "clusterset IP, 67% of cls2 drained", map[string]float64{"cls1": 0.75, "cls2": 0.25})
 
-	// A Gateway has no failover between the backends of a route: without an endpoint in cls2 its half fails, until the weights change.
+	// A Gateway has no failover between the backends of a route: without an endpoint in cls2 its
+	// half fails, until the weights change.
 	command(t, cls2, "kubectl --context CLS -n demo scale deployment/nginx-demo --replicas=0")
 	eventually(t, started, func() error { return route.answeredBy(t.Context(), "cls1", "status 503") })
 	route.checkSplit(t, "weights 50 and 50, no endpoint in cls2", map[string]float64{"cls1": 0.5, "status 503": 0.5})
@@ -92,10 +96,12 @@ type requests struct {
 	url       string
 }
 
-// response matches the address of the server in the body of a response, or the status that curl adds to it.
+// response matches the address of the server in the body of a response, or the status that curl
+// adds to it.
 var response = regexp.MustCompile(`Server address: (\S+)|(status \d+)`)
 
-// send sends n requests and counts the responses by the address of the server, and those of another status than 200 by the status.
+// send sends n requests and counts the responses by the address of the server, and those of another
+// status than 200 by the status.
 func (r requests) send(ctx context.Context, n int) (map[string]int, error) {
 	args := append([]string{"curl", "-s", "-m", "3", "-w", "\nstatus %{http_code}\n"}, r.flags...)
 	out, err := ask(ctx, r.from, r.namespace, append(args, fmt.Sprintf("%s?[1-%d]", r.url, n))...)
@@ -154,8 +160,9 @@ func (r requests) servers(ctx context.Context, want map[string]int) error {
 	return nil
 }
 
-// checkSplit measures the parts of the responses and compares them with the probabilities, within five standard deviations of the binomial
-// distribution, which chance exceeds once in 1.7 million measurements.
+// checkSplit measures the parts of the responses and compares them with the probabilities, within
+// five standard deviations of the binomial distribution, which chance exceeds once in 1.7 million
+// measurements.
 func (r requests) checkSplit(t *testing.T, what string, want map[string]float64) {
 	t.Helper()
 	got, err := r.split(t.Context(), measured)

@@ -29,8 +29,9 @@ type headlessShape struct {
 	name  string
 	by    map[string]headlessExport // by cluster
 	ports []string                  // such as _http._tcp
-	hosts []string                  // host names of endpoints, also of those that only one cluster has
-	ready int                       // its ready endpoints
+	// host names of endpoints, also of those that only one cluster has
+	hosts []string
+	ready int // its ready endpoints
 }
 
 // headlessShapes returns the shapes of Services and slices, whose endpoints all must have the names

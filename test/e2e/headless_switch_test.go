@@ -14,7 +14,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// checkHeadless returns an error unless an import is headless, without IPs, derived Service and slices for it.
+// checkHeadless returns an error unless an import is headless, without IPs, derived Service and
+// slices for it.
 func checkHeadless(ctx context.Context, c cluster, ns, name string) error {
 	imp, err := serviceImport(ctx, c, ns, name)
 	if err != nil {
@@ -65,7 +66,8 @@ func hasClusterSetIP(ctx context.Context, c cluster, ns, name string) error {
 	return err
 }
 
-// TestSwitchToHeadlessAndBack replaces the exported Service with a headless one and the other way round.
+// TestSwitchToHeadlessAndBack replaces the exported Service with a headless one and the other way
+// round.
 func TestSwitchToHeadlessAndBack(t *testing.T) {
 	t.Parallel()
 	cls1, cls2 := installed(t)
@@ -101,7 +103,8 @@ func TestSwitchToHeadlessAndBack(t *testing.T) {
 	}
 }
 
-// TestPublishNotReadyAddresses: pods that are not ready have names where the Service says so, and only there.
+// TestPublishNotReadyAddresses: pods that are not ready have names where the Service says so, and
+// only there.
 func TestPublishNotReadyAddresses(t *testing.T) {
 	t.Parallel()
 	cls1, cls2 := installed(t)

@@ -8,7 +8,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/tutorial"
 )
 
-// TestIAMKeepsAClusterOffAnothersCatalog: the credentials of cls2's controller cannot write cls1's catalog.
+// TestIAMKeepsAClusterOffAnothersCatalog: the credentials of cls2's controller cannot write cls1's
+// catalog.
 func TestIAMKeepsAClusterOffAnothersCatalog(t *testing.T) {
 	t.Parallel()
 	onlyOn(t, clusterset.CloudMap)

@@ -16,7 +16,8 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// importRecord records all changes of the ServiceImports of a namespace: how few there were, for how long, and which got other IPs.
+// importRecord records all changes of the ServiceImports of a namespace: how few there were, for
+// how long, and which got other IPs.
 type importRecord struct {
 	cluster cluster
 	ns      string
@@ -27,7 +28,8 @@ type importRecord struct {
 	// before are the clusterset IPs at the start, and now those that exist, by name.
 	before, now map[string][]string
 	fewest      int
-	// fewer is the time for which imports were missing, since is the time at which the first one went that has not returned.
+	// fewer is the time for which imports were missing, since is the time at which the first one
+	// went that has not returned.
 	fewer time.Duration
 	since time.Time
 	// changed are the imports that had other IPs at any time.
@@ -65,7 +67,8 @@ func (r *importRecord) list(ctx context.Context) (*mcsv1beta1.ServiceImportList,
 	return list, nil
 }
 
-// follow watches until ctx ends. It lists again when the watch ends or the ServiceImports' definition is gone for a moment.
+// follow watches until ctx ends. It lists again when the watch ends or the ServiceImports'
+// definition is gone for a moment.
 func (r *importRecord) follow(ctx context.Context, version string) error {
 	for ctx.Err() == nil {
 		w, err := r.cluster.Watch(ctx, &mcsv1beta1.ServiceImportList{}, client.InNamespace(r.ns), &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: version}})

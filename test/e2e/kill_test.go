@@ -13,9 +13,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// killController kills a cluster's controller as a crash does. No new one starts until restart is called, or the test ends. When it
-// returns, no process of the controller is left. Kubernetes alone cannot do that: a pod that is deleted by force is removed from the API at
-// once, while its process receives SIGTERM and continues until it has ended.
+// killController kills a cluster's controller as a crash does. No new one starts until restart is
+// called, or the test ends. When it returns, no process of the controller is left. Kubernetes alone
+// cannot do that: a pod that is deleted by force is removed from the API at once, while its process
+// receives SIGTERM and continues until it has ended.
 func killController(t *testing.T, c cluster) (restart func()) {
 	t.Helper()
 	pods, err := controllers(t.Context(), c)
@@ -25,7 +26,8 @@ func killController(t *testing.T, c cluster) (restart func()) {
 	if len(pods) == 0 {
 		t.Fatalf("%s: no controller runs", c.name)
 	}
-	// A stopped process does not handle SIGTERM, and the kubelet would restart a killed one while its pod exists.
+	// A stopped process does not handle SIGTERM, and the kubelet would restart a killed one while
+	// its pod exists.
 	for _, pod := range pods {
 		if n, err := signalPod(pod, syscall.SIGSTOP); err != nil || n == 0 {
 			t.Fatalf("%s: stopped %d processes of pod %s: %v", c.name, n, pod.Name, err)
@@ -80,13 +82,14 @@ func signalPod(pod corev1.Pod, sig syscall.Signal) (n int, err error) {
 	return signalGroup("pod"+string(pod.UID), sig)
 }
 
-// signalGroup sends a signal to every process whose cgroup's path contains a text, and returns their number.
-// Nodes of the testbed are on this machine, and so are their processes.
+// signalGroup sends a signal to every process whose cgroup's path contains a text, and returns
+// their number. Nodes of the testbed are on this machine, and so are their processes.
 func signalGroup(path string, sig syscall.Signal) (n int, err error) {
 	return signalProcesses(path, sig, 0)
 }
 
-// killNode kills everything on a node, as a crash of the machine does. The node starts again when start is called, or the test ends.
+// killNode kills everything on a node, as a crash of the machine does. The node starts again when
+// start is called, or the test ends.
 func killNode(t *testing.T, node string) (start func()) {
 	t.Helper()
 	first, err := nodePID(t.Context(), node)

@@ -15,7 +15,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// TestNothingIsLeftOutInSilence: copied labels do not end an export; what is not exported, or not reached, is on the objects and in diagnose.
+// TestNothingIsLeftOutInSilence: copied labels do not end an export; what is not exported, or not
+// reached, is on the objects and in diagnose.
 func TestNothingIsLeftOutInSilence(t *testing.T) {
 	t.Parallel()
 	cls1, cls2 := installed(t)
@@ -34,7 +35,8 @@ func TestNothingIsLeftOutInSilence(t *testing.T) {
 			}
 			return nil
 		})
-		kubectl(t, cls1, "-n", ns, "scale", "deployment", "web", "--replicas=2") // a change after the copy arrives
+		// a change after the copy arrives
+		kubectl(t, cls1, "-n", ns, "scale", "deployment", "web", "--replicas=2")
 		eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "web", 2) })
 		says(t, 0, diagnose("web"), "exported 2 of 2 endpoints", "No step failed")
 	})
@@ -71,7 +73,8 @@ func TestNothingIsLeftOutInSilence(t *testing.T) {
 	})
 }
 
-// leavesOutSlices exports a Service of which no endpoint can be exported, and metadata that is too long.
+// leavesOutSlices exports a Service of which no endpoint can be exported, and metadata that is too
+// long.
 func leavesOutSlices(t *testing.T, c cluster, ns, diagnose string) {
 	svc := service(ns, "byhand")
 	create(t, c, svc)
@@ -89,7 +92,8 @@ func leavesOutSlices(t *testing.T, c cluster, ns, diagnose string) {
 	says(t, 3, diagnose, "exported 0 of 3 endpoints", "1 of EndpointSlice fqdns", "2 of EndpointSlice other-port")
 }
 
-// importSays returns an error unless the condition Ready of a ServiceImport is True with a text in its message.
+// importSays returns an error unless the condition Ready of a ServiceImport is True with a text in
+// its message.
 func importSays(ctx context.Context, c cluster, ns, name, text string) error {
 	imp, err := serviceImport(ctx, c, ns, name)
 	if err != nil {

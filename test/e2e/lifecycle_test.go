@@ -17,7 +17,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// TestImportLivesAsLongAsAnExport: it stays, with its IP, while one cluster exports the service, and goes everywhere with the last one.
+// TestImportLivesAsLongAsAnExport: it stays, with its IP, while one cluster exports the service,
+// and goes everywhere with the last one.
 func TestImportLivesAsLongAsAnExport(t *testing.T) {
 	t.Parallel()
 	cls1, cls2 := installed(t)
@@ -56,7 +57,8 @@ func TestImportLivesAsLongAsAnExport(t *testing.T) {
 	}
 }
 
-// TestOnlyWithServiceExport: a Service of the same name is exported only by clusters that have a ServiceExport for it.
+// TestOnlyWithServiceExport: a Service of the same name is exported only by clusters that have a
+// ServiceExport for it.
 func TestOnlyWithServiceExport(t *testing.T) {
 	t.Parallel()
 	cls1, cls2 := installed(t)
@@ -83,7 +85,8 @@ func TestOnlyWithServiceExport(t *testing.T) {
 	}
 }
 
-// TestNodePortAndLoadBalancer: both types are exported as ClusterSetIP, and the Services do not change.
+// TestNodePortAndLoadBalancer: both types are exported as ClusterSetIP, and the Services do not
+// change.
 func TestNodePortAndLoadBalancer(t *testing.T) {
 	t.Parallel()
 	cls1, cls2 := installed(t)
@@ -119,7 +122,8 @@ func TestNodePortAndLoadBalancer(t *testing.T) {
 	}
 }
 
-// TestServiceChanges: the ports and the selector of an exported Service change, and clients elsewhere follow.
+// TestServiceChanges: the ports and the selector of an exported Service change, and clients
+// elsewhere follow.
 func TestServiceChanges(t *testing.T) {
 	t.Parallel()
 	cls1, cls2 := installed(t)
@@ -163,8 +167,9 @@ func TestServiceChanges(t *testing.T) {
 	}
 }
 
-// TestMetadata checks that exported labels and annotations appear on the ServiceImport and are removed from it, that reserved ones
-// and those of other tools have no effect, and that the metadata of the Service and the ServiceExport themselves is not exported.
+// TestMetadata checks that exported labels and annotations appear on the ServiceImport and are
+// removed from it, that reserved ones and those of other tools have no effect, and that the
+// metadata of the Service and the ServiceExport themselves is not exported.
 func TestMetadata(t *testing.T) {
 	t.Parallel()
 	cls1, cls2 := installed(t)
@@ -245,7 +250,8 @@ func TestMetadata(t *testing.T) {
 	eventually(t, soon, exact)
 }
 
-// TestStatus: the conditions have the observed generation, and the status lists both clusters; users can read EndpointSlices.
+// TestStatus: the conditions have the observed generation, and the status lists both clusters;
+// users can read EndpointSlices.
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	cls1, cls2 := installed(t)
@@ -315,7 +321,8 @@ func TestEndpointSliceObjects(t *testing.T) {
 	}
 }
 
-// TestImportsAreTheControllersAlone: a user with edit rights in a namespace cannot write ServiceImports there.
+// TestImportsAreTheControllersAlone: a user with edit rights in a namespace cannot write
+// ServiceImports there.
 func TestImportsAreTheControllersAlone(t *testing.T) {
 	t.Parallel()
 	cls1, _ := installed(t)
@@ -324,7 +331,8 @@ func TestImportsAreTheControllersAlone(t *testing.T) {
 		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "alice"}}})
 	may := func(verb, resource string) string {
-		out, _ := suite.Kubectl(t.Context(), cls1.name, "-n", ns, "auth", "can-i", verb, resource, "--as=alice") // exit code 1 is "no"
+		// exit code 1 is "no"
+		out, _ := suite.Kubectl(t.Context(), cls1.name, "-n", ns, "auth", "can-i", verb, resource, "--as=alice")
 		return strings.TrimSpace(out)
 	}
 	eventually(t, soon, func() error {

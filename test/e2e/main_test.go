@@ -1,10 +1,12 @@
-// Package e2e holds the scenarios on real clusters. They need root on Linux and the results of `make build image`:
+// Package e2e holds the scenarios on real clusters. They need root on Linux and the results of
+// `make build image`:
 //
 //	make e2e                # everything
 //	make e2e RUN=Readiness  # one scenario
 //	make e2e REGISTRY=etcd  # on etcd instead of Cloud Map
 //
-// All scenarios share two dual-stack clusters of two nodes in different zones; each works in a namespace of its own.
+// All scenarios share two dual-stack clusters of two nodes in different zones; each works in a
+// namespace of its own.
 package e2e
 
 import (
@@ -34,8 +36,8 @@ func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }
 
-// testbedArgs returns the arguments of `testbed up`. E2E_TESTBED overrides them, for example for IPv4 clusters; then skip the scenarios
-// about IPv6 with -skip.
+// testbedArgs returns the arguments of `testbed up`. E2E_TESTBED overrides them, for example for
+// IPv4 clusters; then skip the scenarios about IPv6 with -skip.
 func testbedArgs() []string {
 	if args, ok := os.LookupEnv("E2E_TESTBED"); ok {
 		return strings.Fields(args)
@@ -43,7 +45,8 @@ func testbedArgs() []string {
 	return []string{"--dual-stack", "--nodes", "2"}
 }
 
-// clusterCount returns the number of clusters, which E2E_CLUSTERS overrides: some scenarios do more with three.
+// clusterCount returns the number of clusters, which E2E_CLUSTERS overrides: some scenarios do more
+// with three.
 func clusterCount() int {
 	if n, err := strconv.Atoi(os.Getenv("E2E_CLUSTERS")); err == nil && n > 2 {
 		return n
@@ -67,7 +70,8 @@ func run(m *testing.M) int {
 		return 1
 	}
 	code := m.Run()
-	end, cancelEnd := context.WithTimeout(context.Background(), 5*time.Minute) // the scenarios may take longer than any time limit from the start
+	// the scenarios may take longer than any time limit from the start
+	end, cancelEnd := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancelEnd()
 	if code != 0 {
 		suite.Diagnose(end, os.Stderr)

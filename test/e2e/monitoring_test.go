@@ -27,8 +27,10 @@ const reader = "metrics-reader"
 // noData is the panel without a series here: no service of Cloud Map is mapped.
 const noData = "Mapped services"
 
-// TestMonitoring has a real Prometheus scrape the controllers of cls2 while cls1 exports, scales and dies. Each panel of the dashboard shows data, and
-// the alert of a stale cluster fires. PICTURES=1 writes pictures into docs/monitoring. Needs Debian's packages prometheus and chromium: make monitoring.
+// TestMonitoring has a real Prometheus scrape the controllers of cls2 while cls1 exports, scales
+// and dies. Each panel of the dashboard shows data, and the alert of a stale cluster fires.
+// PICTURES=1 writes pictures into docs/monitoring. Needs Debian's packages prometheus and chromium:
+// make monitoring.
 func TestMonitoring(t *testing.T) {
 	if os.Getenv("MONITORING") == "" {
 		t.Skip("runs with make monitoring")
@@ -70,7 +72,8 @@ func TestMonitoring(t *testing.T) {
 	}
 
 	restart := killController(t, cls1)
-	eventually(t, 6*time.Minute, func() error { return server.fires(t.Context(), "CloudMapMCSMemberStale") }) // --stale-after, 2 minutes, and 1 minute of the rule
+	// --stale-after, 2 minutes, and 1 minute of the rule
+	eventually(t, 6*time.Minute, func() error { return server.fires(t.Context(), "CloudMapMCSMemberStale") })
 	if os.Getenv("PICTURES") != "" {
 		server.picture(t, dashboard)
 	}
@@ -83,7 +86,8 @@ func TestMonitoring(t *testing.T) {
 	})
 }
 
-// grafana replaces the variables of the dashboard as Grafana does: all jobs, and four scrapes of 5 s.
+// grafana replaces the variables of the dashboard as Grafana does: all jobs, and four scrapes of 5
+// s.
 var grafana = strings.NewReplacer("$job", ".*", "$__rate_interval", "20s")
 
 // prometheus is a Prometheus server.
@@ -92,7 +96,8 @@ type prometheus struct {
 	started       time.Time
 }
 
-// startPrometheus starts Debian's Prometheus with the alert rules of deploy/alerts. It scrapes the controllers of a cluster, as docs/install.md says.
+// startPrometheus starts Debian's Prometheus with the alert rules of deploy/alerts. It scrapes the
+// controllers of a cluster, as docs/install.md says.
 func startPrometheus(t *testing.T, c cluster) prometheus {
 	t.Helper()
 	program, err := exec.LookPath("prometheus")
@@ -201,7 +206,8 @@ func (p prometheus) fires(ctx context.Context, alert string) error {
 	return fmt.Errorf("alert %s does not fire; Prometheus has %+v", alert, data.Alerts)
 }
 
-// console is a page of Prometheus with a graph for each panel of the dashboard. GRAPHS stands for their parameters as JSON, SECONDS for the time that they show.
+// console is a page of Prometheus with a graph for each panel of the dashboard. GRAPHS stands for
+// their parameters as JSON, SECONDS for the time that they show.
 const console = `<!doctype html>
 <meta charset="utf-8"><title>Cloud Map MCS Controller</title>
 <link rel="stylesheet" href="/classic/static/rickshaw/rickshaw.min.css">

@@ -25,8 +25,10 @@ import (
 // readers is the ClusterRoleBinding that lets the client pods read the metrics.
 const readers = "e2e-metrics-readers"
 
-// TestNetworkPolicies installs the chart while the testbed enforces its NetworkPolicies; TestTutorial does the same with the policies of deploy/base.
-// Connections that they do not allow fail, and succeed without the policies. The test runs before the tutorial. Both begin and end with empty clusters.
+// TestNetworkPolicies installs the chart while the testbed enforces its NetworkPolicies;
+// TestTutorial does the same with the policies of deploy/base. Connections that they do not allow
+// fail, and succeed without the policies. The test runs before the tutorial. Both begin and end
+// with empty clusters.
 func TestNetworkPolicies(t *testing.T) {
 	onlyOn(t, clusterset.CloudMap)
 	if testing.Short() {
@@ -36,7 +38,8 @@ func TestNetworkPolicies(t *testing.T) {
 	policiesOfChart(t, cls1, cls2, ns)
 }
 
-// withPolicies enforces NetworkPolicies until the test ends, and starts a client pod in both clusters, which are empty.
+// withPolicies enforces NetworkPolicies until the test ends, and starts a client pod in both
+// clusters, which are empty.
 func withPolicies(t *testing.T) (cls1, cls2 cluster, ns string) {
 	t.Helper()
 	isEmpty(t)
@@ -60,7 +63,8 @@ func isEmpty(t *testing.T) {
 	}
 }
 
-// emptyIfFailed removes everything that a walk-through has installed if it failed before its last step, which does so.
+// emptyIfFailed removes everything that a walk-through has installed if it failed before its last
+// step, which does so.
 func emptyIfFailed(t *testing.T) {
 	t.Cleanup(func() {
 		if !t.Failed() {
@@ -73,8 +77,8 @@ func emptyIfFailed(t *testing.T) {
 	})
 }
 
-// walkThrough runs the walk-through and checks the policy of deploy/base, which allows metrics to the pods of the cluster, and notifications and
-// health checks to all.
+// walkThrough runs the walk-through and checks the policy of deploy/base, which allows metrics to
+// the pods of the cluster, and notifications and health checks to all.
 func walkThrough(t *testing.T, cls1, cls2 cluster, ns string) {
 	for _, c := range []cluster{cls1, cls2} {
 		kubectl(t, c, "create", "clusterrolebinding", readers, "--clusterrole=cloud-map-mcs-controller-metrics-reader", "--serviceaccount="+ns+":default")
@@ -111,7 +115,8 @@ func walkThrough(t *testing.T, cls1, cls2 cluster, ns string) {
 	}
 }
 
-// policiesOfChart checks a policy that allows the metrics to one namespace, and all other traffic to the networks that need it.
+// policiesOfChart checks a policy that allows the metrics to one namespace, and all other traffic
+// to the networks that need it.
 func policiesOfChart(t *testing.T, cls1, cls2 cluster, ns string) {
 	both := []cluster{cls1, cls2}
 	pods := map[string]string{"cls1": "10.10.0.0/16,fd00:10:10::/48", "cls2": "10.12.0.0/16,fd00:10:12::/48"}
@@ -157,7 +162,8 @@ func policiesOfChart(t *testing.T, cls1, cls2 cluster, ns string) {
 	}
 	for _, address := range leaderAddresses(t, cls1, 8081) {
 		health := "http://" + address + "/healthz"
-		eventually(t, soon, func() error { return connectTo(ns, health)(t.Context(), cls2) }) // as kubectl mcs check of the other cluster
+		// as kubectl mcs check of the other cluster
+		eventually(t, soon, func() error { return connectTo(ns, health)(t.Context(), cls2) })
 		attempts["health at "+address] = attempt{cls1, connectTo(intruders, health)}
 	}
 	checkPolicies(t, both, attempts)
@@ -177,7 +183,8 @@ type attempt struct {
 	try  func(context.Context, cluster) error
 }
 
-// checkPolicies makes each attempt with the policies, which must refuse it, and as a control without them.
+// checkPolicies makes each attempt with the policies, which must refuse it, and as a control
+// without them.
 func checkPolicies(t *testing.T, both []cluster, attempts map[string]attempt) {
 	t.Helper()
 	for what, a := range attempts {
@@ -259,7 +266,8 @@ func leader(ctx context.Context, c cluster) (*corev1.Pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	name, _, _ := strings.Cut(strings.TrimSpace(holder), "_") // client-go appends a UUID to the pod's name
+	// client-go appends a UUID to the pod's name
+	name, _, _ := strings.Cut(strings.TrimSpace(holder), "_")
 	pod := &corev1.Pod{}
 	return pod, c.Get(ctx, client.ObjectKey{Namespace: system, Name: name}, pod)
 }
@@ -285,8 +293,8 @@ func connectTo(ns, url string) func(context.Context, cluster) error {
 	}
 }
 
-// sendNotification sends a datagram from namespace from to the leader's port for peer notifications, and returns an error if the
-// leader has not received it within a second.
+// sendNotification sends a datagram from namespace from to the leader's port for peer
+// notifications, and returns an error if the leader has not received it within a second.
 func sendNotification(ctx context.Context, c cluster, reader, from string) error {
 	before, err := received(ctx, c, reader, "malformed")
 	if err != nil {
@@ -317,7 +325,8 @@ func notified(ctx context.Context, c cluster, reader string) error {
 
 var receivedNotifications = regexp.MustCompile(`(?m)^cloud_map_mcs_registry_peer_notifications_total\{direction="received",registry="[^"]*",result="([a-z_]+)"\} (\d+)$`)
 
-// received returns the number of notifications with a result in the leader's metrics, which the client pod in reader reads.
+// received returns the number of notifications with a result in the leader's metrics, which the
+// client pod in reader reads.
 func received(ctx context.Context, c cluster, reader, result string) (n int, err error) {
 	pod, err := leader(ctx, c)
 	if err != nil {

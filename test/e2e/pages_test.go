@@ -9,7 +9,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/docs"
 )
 
-// TestPages runs the commands of several pages about a service "web" in namespace "demo" or "shop", here in a namespace of its own. docs/README.md names the pages.
+// TestPages runs the commands of several pages about a service "web" in namespace "demo" or "shop",
+// here in a namespace of its own. docs/README.md names the pages.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	onlyOn(t, clusterset.CloudMap)

@@ -12,7 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// importedPorts checks that the ServiceImport and the derived Service in c have exactly these ports, each as "name number/protocol".
+// importedPorts checks that the ServiceImport and the derived Service in c have exactly these
+// ports, each as "name number/protocol".
 func importedPorts(ctx context.Context, c cluster, ns, name string, want ...string) error {
 	imp, err := serviceImport(ctx, c, ns, name)
 	if err != nil {
@@ -35,7 +36,8 @@ func importedPorts(ctx context.Context, c cluster, ns, name string, want ...stri
 	return nil
 }
 
-// slicePorts checks that the slices with endpoints from a source cluster have exactly these ports, each as "name number/protocol", sorted.
+// slicePorts checks that the slices with endpoints from a source cluster have exactly these ports,
+// each as "name number/protocol", sorted.
 func slicePorts(ctx context.Context, c cluster, ns, name, source string, want ...string) error {
 	list, err := importedSlices(ctx, c, ns, name, source)
 	if err != nil {
@@ -56,7 +58,8 @@ func slicePorts(ctx context.Context, c cluster, ns, name, source string, want ..
 	return nil
 }
 
-// TestPortsFollowTheClustersThatHaveThem: the union of all ports is imported, and each leads only to clusters that have it.
+// TestPortsFollowTheClustersThatHaveThem: the union of all ports is imported, and each leads only
+// to clusters that have it.
 func TestPortsFollowTheClustersThatHaveThem(t *testing.T) {
 	t.Parallel()
 	cls1, cls2 := installed(t)
@@ -122,8 +125,8 @@ func TestTargetPortByName(t *testing.T) {
 	})
 }
 
-// TestProtocols: one port number with TCP and UDP, each reached by its own; an unnamed single port; SCTP and appProtocol
-// in all that is made of them.
+// TestProtocols: one port number with TCP and UDP, each reached by its own; an unnamed single port;
+// SCTP and appProtocol in all that is made of them.
 func TestProtocols(t *testing.T) {
 	t.Parallel()
 	cls1, cls2 := installed(t)
@@ -168,7 +171,8 @@ func TestProtocols(t *testing.T) {
 	})
 }
 
-// appProtocol checks the appProtocol of a port in the ServiceImport, the derived Service and the slices.
+// appProtocol checks the appProtocol of a port in the ServiceImport, the derived Service and the
+// slices.
 func appProtocol(ctx context.Context, c cluster, ns, name, port, want string) error {
 	imp, err := serviceImport(ctx, c, ns, name)
 	if err != nil {

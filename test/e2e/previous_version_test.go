@@ -23,11 +23,13 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/tutorial"
 )
 
-// oldFormat is the format number in the records of the earlier version: hack/build-old sets it. No version writes it, and it has the major number of this one.
+// oldFormat is the format number in the records of the earlier version: hack/build-old sets it. No
+// version writes it, and it has the major number of this one.
 const oldFormat = "1.99"
 
-// formats are command lines that print the format numbers in the records of the cluster CLS: that of its member record, then those of its pages. On etcd
-// the member record has the format number of the exports.
+// formats are command lines that print the format numbers in the records of the cluster CLS: that
+// of its member record, then those of its pages. On etcd the member record has the format number of
+// the exports.
 var formats = map[string]string{
 	clusterset.CloudMap: tutorial.AWS("discover-instances --namespace-name mcs."+clusterset.ClusterSetID+
 		" --service-name members --query \"Instances[?InstanceId=='CLS'].Attributes.FORMAT\" --output text") + " && " +
@@ -60,7 +62,8 @@ func versionIn(t *testing.T, tree string) version {
 	return version{tree, string(m[1])}
 }
 
-// installer is a way to install the product. In its command lines CLS stands for the cluster and TREE for the directory of the version.
+// installer is a way to install the product. In its command lines CLS stands for the cluster and
+// TREE for the directory of the version.
 type installer struct {
 	name string
 	// first are the lines before the first installation.
@@ -110,7 +113,8 @@ func installers(registry string) []installer {
 			remove:  append(slices.Clip(uninstall), "kubectl --context CLS delete -k deploy/guard --ignore-not-found"),
 		},
 	}
-	if registry == clusterset.CloudMap { // kubectl mcs install mounts no files, and etcd's users and certificates are files
+	// kubectl mcs install mounts no files, and etcd's users and certificates are files
+	if registry == clusterset.CloudMap {
 		all = slices.Insert(all, 0, installer{
 			name: "kubectl mcs", first: first,
 			install: "TREE/bin/kubectl-mcs install --context CLS --env-secret aws-credentials -- --aws-region=ap-southeast-2 --aws-endpoint=" +
@@ -125,10 +129,12 @@ func installers(registry string) []installer {
 	return all
 }
 
-// TestUpgrade upgrades and downgrades one cluster after the other, between an earlier version and the present one, with each installer of the registry. The earlier
-// version writes its records with a minor format number of its own. Clients in both
-// clusters connect to clusterset IPs ten times a second all the time: no connection fails, no import goes, and no IP changes. After each step, services that
-// each cluster begins and ends to export reach the other one. Like the tutorial, and before it, it begins and ends with empty clusters.
+// TestUpgrade upgrades and downgrades one cluster after the other, between an earlier version and
+// the present one, with each installer of the registry. The earlier version writes its records with
+// a minor format number of its own. Clients in both clusters connect to clusterset IPs ten times a
+// second all the time: no connection fails, no import goes, and no IP changes. After each step,
+// services that each cluster begins and ends to export reach the other one. Like the tutorial, and
+// before it, it begins and ends with empty clusters.
 func TestUpgrade(t *testing.T) {
 	if testing.Short() {
 		t.Skip("CI does not build an earlier version: NIGHTLY=1 does")
@@ -170,7 +176,8 @@ type upgrade struct {
 	installer
 	cls1, cls2 cluster
 	ns         string
-	// versions are the names of the versions that the clusters have now, and earlier is that of the earlier one.
+	// versions are the names of the versions that the clusters have now, and earlier is that of the
+	// earlier one.
 	versions map[string]string
 	earlier  string
 	clients  []*upgradeClient
@@ -199,7 +206,8 @@ func startUpgrade(t *testing.T, i installer, cls1, cls2 cluster, v version) *upg
 		if i.join != "" {
 			command(t, c, inTree(i.join, v))
 		}
-		command(t, c, "kubectl mcs dns enable --context CLS") // the check of the clusterset needs it
+		// the check of the clusterset needs it
+		command(t, c, "kubectl mcs dns enable --context CLS")
 	}
 	u.ns = namespace(t, cls1, cls2)
 	u.exportAll(t)
@@ -248,7 +256,8 @@ func (u *upgrade) services() map[string][]cluster {
 	return map[string][]cluster{"both": u.all(), "of-cls1": {u.cls1}, "of-cls2": {u.cls2}}
 }
 
-// exportAll exports the services, with a server in each cluster, and waits until both clusters have imported them.
+// exportAll exports the services, with a server in each cluster, and waits until both clusters have
+// imported them.
 func (u *upgrade) exportAll(t *testing.T) {
 	t.Helper()
 	for _, c := range u.all() {
@@ -283,8 +292,8 @@ func (u *upgrade) export(t *testing.T, c cluster, name string) (end func()) {
 	}
 }
 
-// startClient starts a client on a node of a cluster: ten times a second it connects to the service that only the other cluster exports, and as often to the
-// other services in turn.
+// startClient starts a client on a node of a cluster: ten times a second it connects to the service
+// that only the other cluster exports, and as often to the other services in turn.
 func (u *upgrade) startClient(t *testing.T, c cluster) *upgradeClient {
 	t.Helper()
 	node := networkOf(t, c.name+"-node1")
@@ -365,8 +374,9 @@ func (u *upgrade) change(t *testing.T, c cluster, to version) {
 	t.Logf("%s: %s became %s after %s; now %v", c.name, from, to.name, round(took), u.versions)
 }
 
-// checkVersions waits until both clusters have written their records in the format of their versions, and both controllers read the records of both, with
-// their versions and without problems.
+// checkVersions waits until both clusters have written their records in the format of their
+// versions, and both controllers read the records of both, with their versions and without
+// problems.
 func (u *upgrade) checkVersions(t *testing.T) {
 	t.Helper()
 	for _, c := range u.all() {
@@ -394,8 +404,8 @@ func (u *upgrade) checkVersions(t *testing.T) {
 	}
 }
 
-// checkFormats returns an error unless the records of a cluster have the format number of its version. After a change of the version, pages that have not changed
-// may keep theirs.
+// checkFormats returns an error unless the records of a cluster have the format number of its
+// version. After a change of the version, pages that have not changed may keep theirs.
 func (u *upgrade) checkFormats(ctx context.Context, c cluster) error {
 	out, err := suite.Output(ctx, strings.ReplaceAll(formats[suite.Registry], "CLS", c.name))
 	if err != nil {
@@ -416,7 +426,8 @@ func (u *upgrade) checkFormats(ctx context.Context, c cluster) error {
 	return nil
 }
 
-// finish ends the clients, and checks that their connections have not failed and that all imports were there all the time.
+// finish ends the clients, and checks that their connections have not failed and that all imports
+// were there all the time.
 func (u *upgrade) finish(t *testing.T) {
 	t.Helper()
 	for _, one := range u.clients {

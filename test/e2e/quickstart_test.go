@@ -11,8 +11,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/docs"
 )
 
-// runPage runs the ```sh blocks of a page in one shell, from top to bottom, as a reader types them; the shell stops at the first
-// command that fails. Output on the page must match.
+// runPage runs the ```sh blocks of a page in one shell, from top to bottom, as a reader types them;
+// the shell stops at the first command that fails. Output on the page must match.
 func runPage(t *testing.T, page string) {
 	t.Helper()
 	runBlocks(t, page, pageBlocks(t, page))

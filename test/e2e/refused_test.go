@@ -63,7 +63,8 @@ func refusesSlices(t *testing.T, cls1, cls2 cluster) {
 	ns := namespace(t, cls1, cls2)
 	exportByHand(t, cls2, ns, "web", "10.12.9.1")
 	eventually(t, started, func() error { return importedAre(t.Context(), cls2, ns, "web", "cls2", "10.12.9.1") })
-	create(t, cls2, quota(ns, "count/endpointslices.discovery.k8s.io", 2)) // the user's own, and the imported one
+	// the user's own, and the imported one
+	create(t, cls2, quota(ns, "count/endpointslices.discovery.k8s.io", 2))
 	eventually(t, soon, func() error { return quotaCounts(t, cls2, ns, 2) })
 	exportByHand(t, cls1, ns, "web", "10.11.9.1")
 	eventually(t, soon, func() error { return hasEvent(t.Context(), cls2, ns, "web", "ImportFailed", "exceeded quota") })

@@ -19,8 +19,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/tutorial"
 )
 
-// TestTutorial runs first: it installs on empty clusters and ends with nothing left. Scenarios that cannot run in parallel
-// are below it, or in files with later names. All others call t.Parallel first, and run when these have ended.
+// TestTutorial runs first: it installs on empty clusters and ends with nothing left. Scenarios that
+// cannot run in parallel are below it, or in files with later names. All others call t.Parallel
+// first, and run when these have ended.
 func TestTutorial(t *testing.T) {
 	cls1, cls2, ns := withPolicies(t)
 	walkThrough(t, cls1, cls2, ns)
@@ -37,7 +38,8 @@ func TestECS(t *testing.T) {
 		t.Fatal(err)
 	}
 	emptyIfFailed(t)
-	t.Cleanup(func() { _, _ = suite.Output(context.Background(), "kill $(cat bin/orders-?.pid)") }) // those that still run
+	// those that still run
+	t.Cleanup(func() { _, _ = suite.Output(context.Background(), "kill $(cat bin/orders-?.pid)") })
 	for _, step := range tutorial.ECS() {
 		if err := step.Run(t.Context(), suite, t.Output()); err != nil {
 			t.Fatal(err)
@@ -45,14 +47,17 @@ func TestECS(t *testing.T) {
 	}
 }
 
-// TestQuickStart runs every command block of docs/quick-start.md and compares the outputs. It begins and ends with nothing installed.
+// TestQuickStart runs every command block of docs/quick-start.md and compares the outputs. It
+// begins and ends with nothing installed.
 func TestQuickStart(t *testing.T) {
 	onlyOn(t, clusterset.CloudMap)
 	isEmpty(t)
 	if err := suite.Seal(t.Context(), "cls1", "cls2"); err != nil { // as make clusters does
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { // the clusters may delete everything but the sealed namespace, in which those of other scenarios could create nothing
+	// the clusters may delete everything but the sealed namespace, in which those of other
+	// scenarios could create nothing
+	t.Cleanup(func() {
 		if out, err := suite.Output(context.Background(), tutorial.AWS("delete-namespace --id $("+tutorial.AWS("list-namespaces --filters Name=NAME,Values=mcs."+clusterset.ClusterSetID+
 			" --query 'Namespaces[0].Id' --output text")+")")); err != nil {
 			t.Errorf("deleting the namespace of the clusterset: %v: %s", err, out)
@@ -124,7 +129,8 @@ func TestPodRestartsWithAnotherIP(t *testing.T) {
 	eventually(t, soon, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "web", 1) })
 }
 
-// TestManyEndpoints exports 150 endpoints in one Service, at which the legacy controller added and removed endpoints without end.
+// TestManyEndpoints exports 150 endpoints in one Service, at which the legacy controller added and
+// removed endpoints without end.
 func TestManyEndpoints(t *testing.T) {
 	t.Parallel()
 	cls1, cls2 := installed(t)
@@ -183,7 +189,8 @@ func versions(t *testing.T, c cluster, ns, name string) map[string]string {
 	return out
 }
 
-// handMade returns an EndpointSlice as a user writes it for a Service without selector: prefix.1 to prefix.n.
+// handMade returns an EndpointSlice as a user writes it for a Service without selector: prefix.1 to
+// prefix.n.
 func handMade(ns, service, prefix string, n int) *discoveryv1.EndpointSlice {
 	port, protocol, name := int32(80), corev1.ProtocolTCP, ""
 	slice := &discoveryv1.EndpointSlice{
@@ -258,8 +265,8 @@ func TestDeletedNamespaceDoesNotHang(t *testing.T) {
 	})
 }
 
-// TestKilledController kills the process, changes objects while no controller runs, and checks that the changes are exported and
-// nothing else changes.
+// TestKilledController kills the process, changes objects while no controller runs, and checks that
+// the changes are exported and nothing else changes.
 func TestKilledController(t *testing.T) {
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
@@ -311,7 +318,8 @@ func TestBothControllersRestartDuringAChange(t *testing.T) {
 	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "web", 3) })
 }
 
-// TestTwoClustersWithOneID gives cls2 the identity of cls1: cls2 reports the duplicate and keeps its own, cls1 is not disturbed.
+// TestTwoClustersWithOneID gives cls2 the identity of cls1: cls2 reports the duplicate and keeps
+// its own, cls1 is not disturbed.
 func TestTwoClustersWithOneID(t *testing.T) {
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
@@ -338,7 +346,8 @@ func TestTwoClustersWithOneID(t *testing.T) {
 	export(t, cls2, ns, "second")
 	// cls2 keeps its previous ID, and exports under it.
 	eventually(t, started, func() error {
-		problems, _ := suite.Output(t.Context(), "kubectl mcs status --context cls2") // the exit code is that of the problem
+		// the exit code is that of the problem
+		problems, _ := suite.Output(t.Context(), "kubectl mcs status --context cls2")
 		if !strings.Contains(problems, `cluster ID "cls1" is already used`) {
 			return errors.New("the status of cls2 has no problem about the cluster ID used twice")
 		}
@@ -393,7 +402,8 @@ func TestImportAppearsWithItsNamespace(t *testing.T) {
 	eventually(t, soon, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "web", 1) })
 }
 
-// TestRegistryDown stops the registry, restarts an importer, and checks that only local endpoints change.
+// TestRegistryDown stops the registry, restarts an importer, and checks that only local endpoints
+// change.
 func TestRegistryDown(t *testing.T) {
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
@@ -469,7 +479,8 @@ spec:
 			t.Fatal(err)
 		}
 		eventually(t, soon, func() error { return resolves(t.Context(), in, ns, "db."+ns+".svc.clusterset.local.", all...) })
-		// CoreDNS must answer for the names of the addresses too: programs wait for seconds otherwise. The names do not matter.
+		// CoreDNS must answer for the names of the addresses too: programs wait for seconds
+		// otherwise. The names do not matter.
 		for _, address := range all {
 			eventually(t, soon, func() error { return hasReverseName(t.Context(), in, ns, address) })
 		}
@@ -571,9 +582,10 @@ func TestForeignServiceImport(t *testing.T) {
 	})
 }
 
-// TestTimeToResolve measures, and prints, the time from `kubectl apply` of a ServiceExport until its name resolves in the
-// other cluster. It does not ask DNS before the ServiceImport has its IP: CoreDNS would remember the "no such name" for as
-// long as its cache is configured to (5 s on the testbed), which is its setting and not the product's speed.
+// TestTimeToResolve measures, and prints, the time from `kubectl apply` of a ServiceExport until
+// its name resolves in the other cluster. It does not ask DNS before the ServiceImport has its IP:
+// CoreDNS would remember the "no such name" for as long as its cache is configured to (5 s on the
+// testbed), which is its setting and not the product's speed.
 func TestTimeToResolve(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it measures and checks nothing that TestTutorial does not: NIGHTLY=1 runs it")
@@ -598,7 +610,8 @@ func TestTimeToResolve(t *testing.T) {
 	t.Logf("ServiceExport applied until the name resolves in the other cluster: p50 %v, max %v of %d", took[len(took)/2], took[len(took)-1], len(took))
 }
 
-// TestClusterSetIPIsStable keeps the IPs of an import while its exports come, change and go and the controller restarts.
+// TestClusterSetIPIsStable keeps the IPs of an import while its exports come, change and go and the
+// controller restarts.
 func TestClusterSetIPIsStable(t *testing.T) {
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
@@ -637,8 +650,8 @@ func TestClusterSetIPIsStable(t *testing.T) {
 	same("after a restart and the oldest export's end")
 }
 
-// TestIdentityChanges gives cls2 another ID and takes it out of the clusterset: exports of the old identity are withdrawn,
-// and are exported again under the new one.
+// TestIdentityChanges gives cls2 another ID and takes it out of the clusterset: exports of the old
+// identity are withdrawn, and are exported again under the new one.
 func TestIdentityChanges(t *testing.T) {
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)

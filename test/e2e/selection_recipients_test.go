@@ -12,10 +12,11 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// TestExportToSome exports a service of cls1 to one cluster after the other, and at last to none. Each time the recipient has the import and its name, and the
-// others have no ServiceImport, no derived Service and no name. Service differs is exported by the last cluster too, to itself, with another
-// port: it conflicts with the export of cls1 while that one reaches the last cluster, and only there. With three clusters (E2E_CLUSTERS=3) a
-// third one watches both.
+// TestExportToSome exports a service of cls1 to one cluster after the other, and at last to none.
+// Each time the recipient has the import and its name, and the others have no ServiceImport, no
+// derived Service and no name. Service differs is exported by the last cluster too, to itself, with
+// another port: it conflicts with the export of cls1 while that one reaches the last cluster, and
+// only there. With three clusters (E2E_CLUSTERS=3) a third one watches both.
 func TestExportToSome(t *testing.T) {
 	t.Parallel()
 	all := installedAll(t)

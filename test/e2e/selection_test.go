@@ -15,8 +15,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// TestClusterSelection connects ten times a second from cls1 to a service that every cluster exports with cluster-preference, while the
-// only pod of one cluster after the other becomes unready and ready again. With two clusters the preference is the own cluster. With three
+// TestClusterSelection connects ten times a second from cls1 to a service that every cluster
+// exports with cluster-preference, while the only pod of one cluster after the other becomes
+// unready and ready again. With two clusters the preference is the own cluster. With three
 // (E2E_CLUSTERS=3), cls3 is in another Region, and the preference is the own Region.
 func TestClusterSelection(t *testing.T) {
 	all := installedAll(t)
@@ -45,7 +46,8 @@ func TestClusterSelection(t *testing.T) {
 		t.Fatal(err)
 	}
 	tr := startTraffic(t, networkOf(t, "cls1-node1"), []string{net.JoinHostPort(ip, "80")}, podAddresses(t, ns, "web", all...))
-	// One cluster after the other becomes unready, the nearest one first; each is ready again before the next step needs it.
+	// One cluster after the other becomes unready, the nearest one first; each is ready again
+	// before the next step needs it.
 	for i, c := range all[:len(all)-1] {
 		next := clusterNames()[i+1]
 		unready, imported, log := watchUnready(t, c, ns, "web"), watchImported(t, cls1, ns, "web", next), startAnswerLog(t, networkOf(t, "cls1-node1"), ip)

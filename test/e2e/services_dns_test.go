@@ -20,14 +20,17 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/tutorial"
 )
 
-// maxDNSDelay is the longest time from a change to the answers of cloudmap-local's DNS: the bar of 2 s, and 1 s for the test itself, which starts the plugin, or looks at the
-// EndpointSlices of two clusters and at 10 names between two pauses of 50 ms. On a busy machine with two processors the sum was at most 0.8 s. TestDNSPace in
-// internal/registry/cloudmap has the bar alone.
+// maxDNSDelay is the longest time from a change to the answers of cloudmap-local's DNS: the bar of
+// 2 s, and 1 s for the test itself, which starts the plugin, or looks at the EndpointSlices of two
+// clusters and at 10 names between two pauses of 50 ms. On a busy machine with two processors the
+// sum was at most 0.8 s. TestDNSPace in internal/registry/cloudmap has the bar alone.
 const maxDNSDelay = 3 * time.Second
 
-// TestInstanceDNS asks Cloud Map's DNS from outside of the clusters for pods that both export, with the shipped policies enforced. It has exactly the ready ones while pods become
-// unready and ready, are scaled, their cluster is drained, and their controller is down, the latter as --stale-instances says. DNS is right within maxDNSDelay of the
-// EndpointSlices or the plugin. The attributes that one export names filter DiscoverInstances.
+// TestInstanceDNS asks Cloud Map's DNS from outside of the clusters for pods that both export, with
+// the shipped policies enforced. It has exactly the ready ones while pods become unready and ready,
+// are scaled, their cluster is drained, and their controller is down, the latter as
+// --stale-instances says. DNS is right within maxDNSDelay of the EndpointSlices or the plugin. The
+// attributes that one export names filter DiscoverInstances.
 func TestInstanceDNS(t *testing.T) {
 	onlyOn(t, clusterset.CloudMap)
 	cls1, cls2 := installed(t)
@@ -37,7 +40,8 @@ func TestInstanceDNS(t *testing.T) {
 	ns := namespace(t, cls1, cls2)
 	web, admin := service(ns, "web"), service(ns, "admin")
 	admin.Spec.Ports = append(admin.Spec.Ports, corev1.ServicePort{Name: "metrics", Port: 9090, TargetPort: intstr.FromInt32(9090)})
-	for c, replicas := range map[cluster]int{cls1: 2, cls2: 1} { // two ports each: with 8 of them DNS answers all
+	// two ports each: with 8 of them DNS answers all
+	for c, replicas := range map[cluster]int{cls1: 2, cls2: 1} {
 		kubectl(t, c, "annotate", "namespace", ns, "multicluster.k8s.aws/instance-dns=auto")
 		apply(t, c, servers(c, ns, "web", replicas))
 		for _, svc := range []*corev1.Service{web, admin} {
@@ -50,8 +54,9 @@ func TestInstanceDNS(t *testing.T) {
 	kubectl(t, cls1, "-n", ns, "annotate", "serviceexport", "web", "multicluster.k8s.aws/instance-attributes=team=payments,at=$(node)")
 	startClient(t, cls1, ns)
 
-	// follow waits until n pods are ready in the EndpointSlices of the clusters and DNS has exactly these, which may take limit. It measures from began, or from the last look at
-	// which the EndpointSlices had others, so that the times are upper bounds.
+	// follow waits until n pods are ready in the EndpointSlices of the clusters and DNS has exactly
+	// these, which may take limit. It measures from began, or from the last look at which the
+	// EndpointSlices had others, so that the times are upper bounds.
 	follow := func(after string, limit time.Duration, began time.Time, n int, in ...cluster) {
 		t.Helper()
 		right := map[string]time.Duration{}
@@ -138,7 +143,8 @@ func TestInstanceDNS(t *testing.T) {
 	restart()
 	follow("the controller is back, with its start", started, began, 2, cls1, cls2)
 
-	// With --stale-instances=unhealthy another cluster makes them unhealthy, and the cluster itself healthy again when it is back.
+	// With --stale-instances=unhealthy another cluster makes them unhealthy, and the cluster itself
+	// healthy again when it is back.
 	addArgs(t, cls2, "--stale-instances=unhealthy")
 	began = time.Now()
 	restart = killController(t, cls1)
@@ -183,7 +189,8 @@ func answersARecords(ctx context.Context, ns, name string, want []string) error 
 	return nil
 }
 
-// answersSRVRecords checks that the name of a service has exactly the addresses with each of the ports.
+// answersSRVRecords checks that the name of a service has exactly the addresses with each of the
+// ports.
 func answersSRVRecords(ctx context.Context, ns, name string, addresses []string, ports ...string) error {
 	var got, want []string
 	for _, address := range addresses {
@@ -222,7 +229,8 @@ func sameSet(name string, got, want []string) error {
 	return nil
 }
 
-// hasHealth checks that the instances of Service web with this health are the ready pods of a cluster.
+// hasHealth checks that the instances of Service web with this health are the ready pods of a
+// cluster.
 func hasHealth(ctx context.Context, ns, health string, of cluster) error {
 	want, err := podIPs(ctx, of, ns, "web")
 	if err != nil {
@@ -236,8 +244,8 @@ func hasHealth(ctx context.Context, ns, health string, of cluster) error {
 	return sameSet(health, strings.Fields(out), want)
 }
 
-// discoversByAttributes checks that DiscoverInstances, called with the AWS CLI and the attributes of the export's annotation, returns the ready pods of its cluster alone, with
-// their nodes.
+// discoversByAttributes checks that DiscoverInstances, called with the AWS CLI and the attributes
+// of the export's annotation, returns the ready pods of its cluster alone, with their nodes.
 func discoversByAttributes(ctx context.Context, ns string, of cluster) error {
 	var list discoveryv1.EndpointSliceList
 	if err := of.List(ctx, &list, client.InNamespace(ns), client.MatchingLabels{discoveryv1.LabelServiceName: "web"}); err != nil {

@@ -11,7 +11,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/tutorial"
 )
 
-// TestMappedServices maps a service of Cloud Map in cls2. Its instances are pods of cls1 that no ServiceExport exports, in place of the tasks of ECS.
+// TestMappedServices maps a service of Cloud Map in cls2. Its instances are pods of cls1 that no
+// ServiceExport exports, in place of the tasks of ECS.
 func TestMappedServices(t *testing.T) {
 	onlyOn(t, clusterset.CloudMap)
 	const configMap, file = "services-of-the-test", "/etc/services-of-the-test/services.yaml"
@@ -108,7 +109,8 @@ func TestMappedServices(t *testing.T) {
 	eventually(t, soon, has(tasks[1]))
 	eventually(t, soon, func() error { return answeredBy(t.Context(), cls2, ns, command, "cls1") })
 
-	// A file that is not valid changes nothing; the end of the mapping ends the import. The kubelet writes a changed ConfigMap within about a minute.
+	// A file that is not valid changes nothing; the end of the mapping ends the import. The kubelet
+	// writes a changed ConfigMap within about a minute.
 	write(t, "services: perhaps")
 	eventually(t, started, func() error {
 		out, err := plugin(t.Context(), 3, "check --context cls2")

@@ -36,8 +36,9 @@ func membersIn(ctx context.Context, region string) ([]string, error) {
 	return members, err
 }
 
-// TestAccountsAndRegions: cls2 moves to another Region. cls1, which stays and imports from both, serves its clients from cls2 all
-// the time, sees cls2 once, and cls2 imports across Regions in its turn.
+// TestAccountsAndRegions: cls2 moves to another Region. cls1, which stays and imports from both,
+// serves its clients from cls2 all the time, sees cls2 once, and cls2 imports across Regions in its
+// turn.
 func TestAccountsAndRegions(t *testing.T) {
 	onlyOn(t, clusterset.CloudMap)
 	cls1, cls2 := installed(t)
@@ -83,7 +84,8 @@ func TestAccountsAndRegions(t *testing.T) {
 	}
 }
 
-// keepAsking repeats a client's command until the returned function is called, which reports failures.
+// keepAsking repeats a client's command until the returned function is called, which reports
+// failures.
 func keepAsking(t *testing.T, c cluster, ns, command string) (stop func() []string) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan []string, 1)

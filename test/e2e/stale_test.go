@@ -40,7 +40,8 @@ func addArgs(t *testing.T, c cluster, args ...string) {
 	kubectl(t, c, "-n", system, "rollout", "status", manager, "--timeout=90s")
 }
 
-// staleIs checks the status of the import's condition Stale, "" for no condition, and that its message contains text.
+// staleIs checks the status of the import's condition Stale, "" for no condition, and that its
+// message contains text.
 func staleIs(ctx context.Context, c cluster, ns, name, want, text string) error {
 	imp, err := serviceImport(ctx, c, ns, name)
 	if err != nil {
@@ -57,8 +58,9 @@ func staleIs(ctx context.Context, c cluster, ns, name, want, text string) error 
 	return nil
 }
 
-// TestStaleCluster: the controller of cls1 dies. Its endpoints are withdrawn in cls2 where cls2 has some itself, connections
-// all succeed, the last endpoints of a service stay, and all are back as soon as the controller is.
+// TestStaleCluster: the controller of cls1 dies. Its endpoints are withdrawn in cls2 where cls2 has
+// some itself, connections all succeed, the last endpoints of a service stay, and all are back as
+// soon as the controller is.
 func TestStaleCluster(t *testing.T) {
 	cls1, cls2 := installed(t)
 	addArgs(t, cls1, "--heartbeat-interval=2s")

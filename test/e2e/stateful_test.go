@@ -41,9 +41,12 @@ func memberName(member string) string {
 	return strings.TrimSuffix(fqdn(statefulNamespace, "etcd", member), ".")
 }
 
-// TestStatefulServices follows docs/stateful-services.md: three members of etcd in two clusters find each other by the names of a headless service. Then every process of
-// cls2, which has the leader, is killed. Writes go on, the name of the lost member is withdrawn when cls2 is stale, and the member catches up when cls2
-// has started again, with another address. A client writes and counts all the time: no write that was acknowledged is lost. At last the member returns without its data.
+// TestStatefulServices follows docs/stateful-services.md: three members of etcd in two clusters
+// find each other by the names of a headless service. Then every process of cls2, which has the
+// leader, is killed. Writes go on, the name of the lost member is withdrawn when cls2 is stale, and
+// the member catches up when cls2 has started again, with another address. A client writes and
+// counts all the time: no write that was acknowledged is lost. At last the member returns without
+// its data.
 func TestStatefulServices(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes two minutes: NIGHTLY=1 runs it")
@@ -126,7 +129,8 @@ spec:
 	})
 }
 
-// newMemberClient returns a client of members by their names in the clusterset, from a node of a cluster, with the certificate of the page.
+// newMemberClient returns a client of members by their names in the clusterset, from a node of a
+// cluster, with the certificate of the page.
 func newMemberClient(t *testing.T, node nodeNetwork, members ...string) *clientv3.Client {
 	t.Helper()
 	dir := filepath.Join(suite.Root, "bin/stateful")
@@ -200,13 +204,15 @@ func moveLeader(t *testing.T, node nodeNetwork, member string) {
 	})
 }
 
-// writes is a client that writes one key after the other, each until it is acknowledged, and counts.
+// writes is a client that writes one key after the other, each until it is acknowledged, and
+// counts.
 type writes struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
 	mu sync.Mutex
-	// acknowledged is the number of keys, failures the number of attempts that failed, and pause the longest time between two acknowledgments.
+	// acknowledged is the number of keys, failures the number of attempts that failed, and pause
+	// the longest time between two acknowledgments.
 	acknowledged, failures int
 	pause                  time.Duration
 }

@@ -40,7 +40,8 @@ type cloudMapContent struct {
 	pages []string
 }
 
-// openContent returns the content of the registry. Half of the services are exported, as in a restored backup.
+// openContent returns the content of the registry. Half of the services are exported, as in a
+// restored backup.
 func (s *survival) openContent(t *testing.T) content {
 	t.Helper()
 	if suite.Registry == clusterset.Etcd {
@@ -141,7 +142,8 @@ func (c *cloudMapContent) deregister(t *testing.T, accept func(service, instance
 	}
 }
 
-// deleteNamespace deletes the clusterset's namespace with everything in it, while the controllers write to it.
+// deleteNamespace deletes the clusterset's namespace with everything in it, while the controllers
+// write to it.
 func (c *cloudMapContent) deleteNamespace(t *testing.T) {
 	t.Helper()
 	ns, services, err := c.services(t.Context())
@@ -168,7 +170,8 @@ func (c *cloudMapContent) deleteNamespace(t *testing.T) {
 	})
 }
 
-// testCloudMap has the scenarios about the content of Cloud Map, and those that need not run on each registry.
+// testCloudMap has the scenarios about the content of Cloud Map, and those that need not run on
+// each registry.
 func (s *survival) testCloudMap(t *testing.T) {
 	c := s.store.(*cloudMapContent)
 	for _, name := range s.names {
@@ -331,8 +334,8 @@ func (s *survival) testForgery(t *testing.T, c *cloudMapContent) {
 	})
 }
 
-// testRename has the scenarios in which cls1 gets another ID. requestsIn counts the requests to the registry during a time, and permit gives
-// cls1 the permissions for its other ID.
+// testRename has the scenarios in which cls1 gets another ID. requestsIn counts the requests to the
+// registry during a time, and permit gives cls1 the permissions for its other ID.
 func (s *survival) testRename(t *testing.T, requestsIn func(t *testing.T, during time.Duration) int, permit func(t *testing.T)) {
 	rename := func(t *testing.T, id string) {
 		t.Helper()
@@ -363,7 +366,8 @@ func (s *survival) testRename(t *testing.T, requestsIn func(t *testing.T, during
 	})
 }
 
-// requestsIn returns the requests of cls1 to the registry within status.RequestWindow, as its controller counts them.
+// requestsIn returns the requests of cls1 to the registry within status.RequestWindow, as its
+// controller counts them.
 func (s *survival) requestsIn(t *testing.T, during time.Duration) int {
 	t.Helper()
 	time.Sleep(during)
@@ -383,7 +387,8 @@ func (s *survival) testLargeService(t *testing.T) {
 			ns := "e2e-" + name
 			createNamespace(t, ns, s.cls1, s.cls2)
 			before := s.restarts(t)
-			// Headless: kube-proxy would need memory for a million endpoints of the testbed's nodes.
+			// Headless: kube-proxy would need memory for a million endpoints of the testbed's
+			// nodes.
 			svc := service(ns, name)
 			svc.Spec.ClusterIP = corev1.ClusterIPNone
 			svc.Spec.Ports = nil
@@ -414,8 +419,8 @@ func (s *survival) testLargeService(t *testing.T) {
 	}
 }
 
-// restarts returns the numbers of restarts of the controllers' containers, by pod, with the reason of the last end. Pods of an earlier rollout may still
-// be terminating, and do not count.
+// restarts returns the numbers of restarts of the controllers' containers, by pod, with the reason
+// of the last end. Pods of an earlier rollout may still be terminating, and do not count.
 func (s *survival) restarts(t *testing.T) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -437,7 +442,8 @@ func (s *survival) restarts(t *testing.T) map[string]string {
 	return out
 }
 
-// testNodeFailure suspends the node of cls1's leader, which can announce nothing, and resumes it later.
+// testNodeFailure suspends the node of cls1's leader, which can announce nothing, and resumes it
+// later.
 func (s *survival) testNodeFailure(t *testing.T) {
 	const stopped, other = "cls1-node2", "cls1-node1"
 	s.test(t, "the node of the leader fails and returns", allowance{}, func(t *testing.T) {
@@ -458,7 +464,8 @@ func (s *survival) testNodeFailure(t *testing.T) {
 	})
 }
 
-// placeLeader makes two replicas run in cls1: the leader on one node, the other replica on the other node.
+// placeLeader makes two replicas run in cls1: the leader on one node, the other replica on the
+// other node.
 func (s *survival) placeLeader(t *testing.T, node, other string) {
 	t.Helper()
 	kubectl(t, s.cls1, "-n", system, "scale", manager, "--replicas=2")
@@ -493,7 +500,8 @@ func (s *survival) placeLeader(t *testing.T, node, other string) {
 	}
 }
 
-// replicas returns the pods of cls1's controller that are not being deleted, and the name of the leader.
+// replicas returns the pods of cls1's controller that are not being deleted, and the name of the
+// leader.
 func (s *survival) replicas(ctx context.Context) (pods []corev1.Pod, leader string, err error) {
 	if pods, err = controllers(ctx, s.cls1); err != nil {
 		return nil, "", err

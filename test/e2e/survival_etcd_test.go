@@ -110,15 +110,17 @@ func (s *survival) testEtcd(t *testing.T) {
 	}
 }
 
-// restores are the ways in which a snapshot is restored, with the flags of etcdutl. With the flags of the second one the revision does not go back, and
-// all watches end: etcd recommends them if clients watch.
+// restores are the ways in which a snapshot is restored, with the flags of etcdutl. With the flags
+// of the second one the revision does not go back, and all watches end: etcd recommends them if
+// clients watch.
 var restores = []struct{ name, flags string }{
 	{"etcd is restored from a snapshot with half of the exports", ""},
 	{"etcd is restored from a snapshot with half of the exports and a later revision", "--bump-revision 1000000000 --mark-compacted"},
 }
 
-// testForgedKeys has the scenarios in which another cluster writes keys of cls1. The roles of docs/etcd.md do not let it (TestEtcdUsers), so root does:
-// an administrator shares one user, or makes a mistake.
+// testForgedKeys has the scenarios in which another cluster writes keys of cls1. The roles of
+// docs/etcd.md do not let it (TestEtcdUsers), so root does: an administrator shares one user, or
+// makes a mistake.
 func (s *survival) testForgedKeys(t *testing.T, c *etcdContent) {
 	member := prefixOf("cls1") + "member"
 	read := func(t *testing.T, key string) []byte {

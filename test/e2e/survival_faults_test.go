@@ -31,7 +31,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
 
-// testNodeKilled kills everything on the node of cls1's leader, as a crash of the machine does, and lets the node start again later.
+// testNodeKilled kills everything on the node of cls1's leader, as a crash of the machine does, and
+// lets the node start again later.
 func (s *survival) testNodeKilled(t *testing.T) {
 	const killed, other = "cls1-node2", "cls1-node1"
 	s.test(t, "the node of the leader is killed and starts again", allowance{}, func(t *testing.T) {
@@ -46,8 +47,8 @@ func (s *survival) testNodeKilled(t *testing.T) {
 	})
 }
 
-// testDeadCluster stops the controllers of cls1 for longer than --stale-after. A service that both clusters export shows when the endpoints of cls1
-// are withdrawn.
+// testDeadCluster stops the controllers of cls1 for longer than --stale-after. A service that both
+// clusters export shows when the endpoints of cls1 are withdrawn.
 func (s *survival) testDeadCluster(t *testing.T) {
 	const both = "both"
 	s.test(t, "the controllers of a cluster are dead for longer than --stale-after", allowance{}, func(t *testing.T) {
@@ -134,8 +135,8 @@ webhooks:
 	})
 }
 
-// serveWebhook serves an admission webhook that allows everything after a delay, until the test ends. It returns its URL, and the certificate in
-// base64.
+// serveWebhook serves an admission webhook that allows everything after a delay, until the test
+// ends. It returns its URL, and the certificate in base64.
 func serveWebhook(t *testing.T, delay time.Duration, requests *atomic.Int64) (url, ca string) {
 	t.Helper()
 	host, _, err := net.SplitHostPort(strings.TrimPrefix(clusterset.Endpoint, "http://"))
@@ -246,8 +247,8 @@ func put(t *testing.T, path, value string) {
 	}
 }
 
-// testTooLarge exports three Services that do not fit into their page, beside another one in the same page. A Service has at most 10,000 endpoints, and
-// their host names do not compress.
+// testTooLarge exports three Services that do not fit into their page, beside another one in the
+// same page. A Service has at most 10,000 endpoints, and their host names do not compress.
 func (s *survival) testTooLarge(t *testing.T) {
 	s.test(t, "a Service is too large for its page", allowance{}, func(t *testing.T) {
 		const ns = "e2e-too-large"
@@ -306,8 +307,8 @@ func (s *survival) createLarge(t *testing.T, ns, name string) {
 	export(t, s.cls1, ns, name)
 }
 
-// testShareWithdrawn makes cls2 import from the account of cls1 by a RAM share, and withdraws the share for longer than --stale-after. cls2 restarts
-// meanwhile.
+// testShareWithdrawn makes cls2 import from the account of cls1 by a RAM share, and withdraws the
+// share for longer than --stale-after. cls2 restarts meanwhile.
 func (s *survival) testShareWithdrawn(t *testing.T) {
 	const withdrawn = 3 * time.Minute
 	share := fmt.Sprintf(`[{"namespace": %q, "with": [%q]}]`, controlNamespace, clusterset.OtherAccount)

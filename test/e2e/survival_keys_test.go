@@ -115,7 +115,8 @@ func (s *survival) testKeys(t *testing.T) {
 	})
 }
 
-// followProblems records the problems that cls2 shows for the member cls1 until the returned function is called.
+// followProblems records the problems that cls2 shows for the member cls1 until the returned
+// function is called.
 func (s *survival) followProblems(t *testing.T) (stop func() []string) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var found []string
@@ -135,7 +136,8 @@ func (s *survival) followProblems(t *testing.T) (stop func() []string) {
 	return func() []string { cancel(); running.Wait(); slices.Sort(found); return slices.Compact(found) }
 }
 
-// testTrustedKeysOnly makes cls2 trust cls1 only, while a third cluster joins: cls1 imports its service, and cls2 does not.
+// testTrustedKeysOnly makes cls2 trust cls1 only, while a third cluster joins: cls1 imports its
+// service, and cls2 does not.
 func (s *survival) testTrustedKeysOnly(t *testing.T) {
 	const third, name, configMap = "cls3", "from-cls3", "trusted-keys"
 	trusted := func(t *testing.T, key string) {
@@ -189,7 +191,8 @@ func (s *survival) testTrustedKeysOnly(t *testing.T) {
 		})
 		time.Sleep(settle)
 		trusted(t, key)
-		kubectl(t, s.cls2, "-n", system, "rollout", "restart", manager) // a new pod reads the new ConfigMap
+		// a new pod reads the new ConfigMap
+		kubectl(t, s.cls2, "-n", system, "rollout", "restart", manager)
 		kubectl(t, s.cls2, "-n", system, "rollout", "status", manager, "--timeout=90s")
 	})
 }
@@ -223,7 +226,8 @@ func mount(t *testing.T, c cluster, configMap, path string) {
 	})
 }
 
-// joinAs joins the clusterset as another cluster, in this process, with the rights of an administrator, and exports a service. leave makes it leave.
+// joinAs joins the clusterset as another cluster, in this process, with the rights of an
+// administrator, and exports a service. leave makes it leave.
 func (s *survival) joinAs(t *testing.T, id, name string) (leave func()) {
 	t.Helper()
 	settings := config.Default().Registry

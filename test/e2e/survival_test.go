@@ -23,18 +23,21 @@ import (
 )
 
 const (
-	// exportCount is the number of services that cls1 exports while the scenarios of TestImportsSurvive run.
+	// exportCount is the number of services that cls1 exports while the scenarios of
+	// TestImportsSurvive run.
 	exportCount = 50
-	// watched is the export that scenarios about one service change: ten connections a second go to it. changing is the one that is changed
-	// to test that changes still propagate.
+	// watched is the export that scenarios about one service change: ten connections a second go to
+	// it. changing is the one that is changed to test that changes still propagate.
 	watched, changing = "svc-00", "svc-01"
-	// settle is the time for which a scenario observes after the fault. Without protection, imports were removed within 8 s.
+	// settle is the time for which a scenario observes after the fault. Without protection, imports
+	// were removed within 8 s.
 	settle = 10 * time.Second
 	// recovery limits the time until everything works again.
 	recovery = 3 * time.Minute
 )
 
-// inCI are the scenarios that run with -short: the faults that ended imports once, and are over within seconds.
+// inCI are the scenarios that run with -short: the faults that ended imports once, and are over
+// within seconds.
 var inCI = []string{
 	"both ClusterProperties are deleted and created again",
 	"the member record is deregistered",
@@ -45,9 +48,9 @@ var inCI = []string{
 	"root deletes all keys",
 }
 
-// TestImportsSurvive does to a clusterset of 50 exports what users, tools, and other members can do to it. Nothing but the word of the
-// exporting cluster ends an import. docs/reliability.md has the table that it prints. All scenarios take 45 minutes (NIGHTLY=1); those
-// in inCI take two.
+// TestImportsSurvive does to a clusterset of 50 exports what users, tools, and other members can do
+// to it. Nothing but the word of the exporting cluster ends an import. docs/reliability.md has the
+// table that it prints. All scenarios take 45 minutes (NIGHTLY=1); those in inCI take two.
 func TestImportsSurvive(t *testing.T) {
 	s := newSurvival(t)
 	s.testIdentity(t)
@@ -67,7 +70,8 @@ func TestImportsSurvive(t *testing.T) {
 		s.testKeys(t)
 		s.testLeaving(t)
 	}
-	// A controller reports for an hour that another member wrote a record under its ID, and the status of the next tests is not to show it.
+	// A controller reports for an hour that another member wrote a record under its ID, and the
+	// status of the next tests is not to show it.
 	s.restartControllers(t)
 }
 
@@ -137,8 +141,8 @@ func (s *survival) export(t *testing.T, names []string) {
 	eventually(t, started, func() error { return s.allReady(t.Context(), len(names)) })
 }
 
-// test runs a scenario: it connects and records imports while fault runs, until everything works again. fault returns when the cause of
-// the fault is over.
+// test runs a scenario: it connects and records imports while fault runs, until everything works
+// again. fault returns when the cause of the fault is over.
 func (s *survival) test(t *testing.T, name string, allowed allowance, fault func(t *testing.T)) {
 	if testing.Short() && !slices.Contains(inCI, name) {
 		return
@@ -169,7 +173,8 @@ func (s *survival) test(t *testing.T, name string, allowed allowance, fault func
 	})
 }
 
-// judge compares the effects on users with those that the scenario allows, and adds them to the table.
+// judge compares the effects on users with those that the scenario allows, and adds them to the
+// table.
 func (s *survival) judge(t *testing.T, name string, allowed allowance, imports *importRecord, tr *traffic, took time.Duration) {
 	t.Helper()
 	count, failures, load := tr.stop()
@@ -197,7 +202,8 @@ func (s *survival) judge(t *testing.T, name string, allowed allowance, imports *
 
 func round(d time.Duration) time.Duration { return d.Round(100 * time.Millisecond) }
 
-// addresses returns the addresses to connect to, the watched service first. Its IP is that of its DNS name.
+// addresses returns the addresses to connect to, the watched service first. Its IP is that of its
+// DNS name.
 func (s *survival) addresses(t *testing.T, imports *importRecord) []string {
 	t.Helper()
 	ip, err := s.node.resolve(t.Context(), fqdn(s.ns, watched))
@@ -219,7 +225,8 @@ func (s *survival) works(ctx context.Context) error {
 	return errors.Join(s.allReady(ctx, exportCount), s.store.complete(ctx, "cls1"))
 }
 
-// allReady checks that at least n services are exported and imported, and that every ServiceExport and ServiceImport is ready.
+// allReady checks that at least n services are exported and imported, and that every ServiceExport
+// and ServiceImport is ready.
 func (s *survival) allReady(ctx context.Context, n int) error {
 	var exports mcsv1beta1.ServiceExportList
 	if err := s.cls1.List(ctx, &exports, client.InNamespace(s.ns)); err != nil {
@@ -278,7 +285,8 @@ func (s *survival) repair() {
 			"-n " + system + " rollout restart " + manager,
 			"-n " + system + " rollout status " + manager + " --timeout=60s",
 		} {
-			_, _ = suite.Kubectl(ctx, c.name, strings.Fields(line)...) // the next scenario fails if this does
+			// the next scenario fails if this does
+			_, _ = suite.Kubectl(ctx, c.name, strings.Fields(line)...)
 		}
 	}
 }
@@ -352,8 +360,9 @@ func (s *survival) testOutage(t *testing.T) {
 			restart()
 		}
 		began := time.Now()
-		// Whatever the status is before the registry has been read, it must not be that exports end. The new processes wait until the leases expire,
-		// which takes 15 to 20 s, before they start.
+		// Whatever the status is before the registry has been read, it must not be that exports
+		// end. The new processes wait until the leases expire, which takes 15 to 20 s, before they
+		// start.
 		eventually(t, started, func() error {
 			out, err := suite.Output(t.Context(), "kubectl mcs status --context cls1,cls2")
 			if strings.Contains(out, "is being removed") {
@@ -437,7 +446,8 @@ func (s *survival) testObjects(t *testing.T) {
 	})
 }
 
-// testLeaving has the two ways in which all imports of a cluster end. The clusterset IPs are the same when the cluster returns.
+// testLeaving has the two ways in which all imports of a cluster end. The clusterset IPs are the
+// same when the cluster returns.
 func (s *survival) testLeaving(t *testing.T) {
 	ended := allowance{missing: exportCount, absence: time.Minute, failures: time.Minute}
 	gone := func() error {

@@ -17,7 +17,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
 
-// TestImportPolicy changes the import policy of cls2 while its controller runs: what the policy refuses is not imported, and is shown.
+// TestImportPolicy changes the import policy of cls2 while its controller runs: what the policy
+// refuses is not imported, and is shown.
 func TestImportPolicy(t *testing.T) {
 	const configMap, file = "policy-of-the-test", "/etc/policy-of-the-test/policy.yaml"
 	cls1, cls2 := installed(t)
@@ -100,13 +101,16 @@ func TestImportPolicy(t *testing.T) {
 	says(t, 0, diagnose, "No step failed")
 }
 
-// usePolicy gives a cluster's controller the import policy in a ConfigMap, in one rollout, until the test ends.
+// usePolicy gives a cluster's controller the import policy in a ConfigMap, in one rollout, until
+// the test ends.
 func usePolicy(t *testing.T, c cluster, configMap, file string) {
 	t.Helper()
-	useFile(t, c, configMap, file, "--import-policy="+file, "--metrics-secure=false") // the API server's proxy forwards no token
+	// the API server's proxy forwards no token
+	useFile(t, c, configMap, file, "--import-policy="+file, "--metrics-secure=false")
 }
 
-// useFile gives a cluster's controller a ConfigMap with the file and further flags, in one rollout, until the test ends.
+// useFile gives a cluster's controller a ConfigMap with the file and further flags, in one rollout,
+// until the test ends.
 func useFile(t *testing.T, c cluster, configMap, file string, flags ...string) {
 	t.Helper()
 	d := &appsv1.Deployment{}

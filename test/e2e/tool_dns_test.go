@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestDNSBeside runs docs/dns.md for a CoreDNS that cannot serve the zone: a second CoreDNS serves it, and the cluster's own forwards it. The cluster's
-// own is the testbed's, without the option.
+// TestDNSBeside runs docs/dns.md for a CoreDNS that cannot serve the zone: a second CoreDNS serves
+// it, and the cluster's own forwards it. The cluster's own is the testbed's, without the option.
 func TestDNSBeside(t *testing.T) {
 	cls1, cls2 := installed(t)
 	t.Cleanup(func() { succeeds(t, "dns enable --context cls2") })
@@ -57,8 +57,9 @@ func TestDNSBesideOldest(t *testing.T) {
 	enablesBeside(t, cls1, cls2, inCorefile)
 }
 
-// TestDNSBesideCustom does the same where CoreDNS imports server blocks from ConfigMap coredns-custom, as on AKS: the Corefile does not change, and another
-// server block in that ConfigMap stays.
+// TestDNSBesideCustom does the same where CoreDNS imports server blocks from ConfigMap
+// coredns-custom, as on AKS: the Corefile does not change, and another server block in that
+// ConfigMap stays.
 func TestDNSBesideCustom(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it restarts CoreDNS several times, and CI runs TestDNSBeside: NIGHTLY=1 runs both")
@@ -72,8 +73,8 @@ func TestDNSBesideCustom(t *testing.T) {
 	}
 }
 
-// coreDNSOfAKS makes a cluster's CoreDNS read server blocks from ConfigMap coredns-custom, as AKS installs it, until the end of the test. The ConfigMap has a
-// server block of another owner.
+// coreDNSOfAKS makes a cluster's CoreDNS read server blocks from ConfigMap coredns-custom, as AKS
+// installs it, until the end of the test. The ConfigMap has a server block of another owner.
 func coreDNSOfAKS(t *testing.T, c cluster) {
 	t.Helper()
 	change := func(ctx context.Context, corefile, mount, volume string) error {
@@ -117,7 +118,8 @@ const otherServer = `other.example:53 {\n    errors\n}\n`
 // oldCoreDNS is the image in dist/coredns-old.tar.
 const oldCoreDNS = "registry.k8s.io/coredns/coredns:v1.11.4"
 
-// forwarding is a place in which a cluster's own CoreDNS is configured to forward the zone, by what kubectl mcs says of it.
+// forwarding is a place in which a cluster's own CoreDNS is configured to forward the zone, by what
+// kubectl mcs says of it.
 type forwarding struct {
 	dryRun, enabled string
 	keepsCorefile   bool

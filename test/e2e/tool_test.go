@@ -29,7 +29,8 @@ func plugin(ctx context.Context, wantCode int, line string) (string, error) {
 	return out, err
 }
 
-// says runs a command of the plugin until it exits with wantCode and prints all texts, and returns the output.
+// says runs a command of the plugin until it exits with wantCode and prints all texts, and returns
+// the output.
 func says(t *testing.T, wantCode int, line string, texts ...string) string {
 	t.Helper()
 	var out string

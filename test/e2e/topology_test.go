@@ -16,17 +16,19 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// topologyNodes are the nodes of both clusters. All node1 are in zone ap-southeast-2a, all node2 in ap-southeast-2b.
+// topologyNodes are the nodes of both clusters. All node1 are in zone ap-southeast-2a, all node2 in
+// ap-southeast-2b.
 var topologyNodes = []string{"cls1-node1", "cls1-node2", "cls2-node1", "cls2-node2"}
 
-// topology is Service web with one server on each node, exported by both clusters, and a client on each node.
+// topology is Service web with one server on each node, exported by both clusters, and a client on
+// each node.
 type topology struct {
 	ns       string
 	clusters []cluster
 }
 
-// TestTopology sends requests from every node of two clusters to one Service with servers on every node, and checks which servers
-// answer. The steps share the servers.
+// TestTopology sends requests from every node of two clusters to one Service with servers on every
+// node, and checks which servers answer. The steps share the servers.
 func TestTopology(t *testing.T) {
 	t.Parallel()
 	cls1, cls2 := installed(t)
@@ -124,7 +126,8 @@ func TestTopology(t *testing.T) {
 // at returns the cluster of a node.
 func (s topology) at(node string) cluster { return s.clusters[node[len("cls")]-'1'] }
 
-// serverAndClientOn returns a server of Service web and a client on a node. The server has the node's name, so that its answers show it.
+// serverAndClientOn returns a server of Service web and a client on a node. The server has the
+// node's name, so that its answers show it.
 func serverAndClientOn(ns, node string) string {
 	return fmt.Sprintf(`
 apiVersion: apps/v1
@@ -153,8 +156,8 @@ spec:
 `, ns, node)
 }
 
-// policy sets the Service's trafficDistribution in cls1 and cls2, "" for none, and waits until both have imported cls1's,
-// with the older export.
+// policy sets the Service's trafficDistribution in cls1 and cls2, "" for none, and waits until both
+// have imported cls1's, with the older export.
 func (s topology) policy(t *testing.T, cls1, cls2 string) {
 	t.Helper()
 	for i, distribution := range []string{cls1, cls2} {
@@ -211,10 +214,12 @@ func (s topology) reaches(t *testing.T, from string, want ...string) {
 	})
 }
 
-// answers returns the nodes whose servers respond to a client, sorted. It sends 20 requests: the probability that only two respond
-// although all four could is 2^-20. The probability that one of four is missed is 4 * (3/4)^20 = 1 %; then reaches retries. It gives up at the first failure.
+// answers returns the nodes whose servers respond to a client, sorted. It sends 20 requests: the
+// probability that only two respond although all four could is 2^-20. The probability that one of
+// four is missed is 4 * (3/4)^20 = 1 %; then reaches retries. It gives up at the first failure.
 func (s topology) answers(ctx context.Context, from string) ([]string, error) {
-	const failed = "Failed: " // 7 is curl's number for a refused connection, 28 for one that leads nowhere
+	// 7 is curl's number for a refused connection, 28 for one that leads nowhere
+	const failed = "Failed: "
 	script := fmt.Sprintf(`for i in $(seq 20); do curl -s -m 10 http://web.%s.svc.clusterset.local || { echo "%s$?"; exit; }; done`, s.ns, failed)
 	out, err := suite.Kubectl(ctx, s.at(from).name, "-n", s.ns, "exec", "client-"+from, "--", "sh", "-c", script)
 	if err != nil {

@@ -16,11 +16,13 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// answerInterval is the time between two requests of answerLog: its figures are exact to about that.
+// answerInterval is the time between two requests of answerLog: its figures are exact to about
+// that.
 const answerInterval = 50 * time.Millisecond
 
-// answerLog asks a clusterset IP for the name of its server, from a node of a cluster, with a new connection each time, and records which cluster answers.
-// Its figures are logged, and no test depends on them.
+// answerLog asks a clusterset IP for the name of its server, from a node of a cluster, with a new
+// connection each time, and records which cluster answers. Its figures are logged, and no test
+// depends on them.
 type answerLog struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
@@ -98,7 +100,8 @@ func failed(answers []answer) int {
 	return n
 }
 
-// lastOf returns the time from a moment to the last request that a cluster answered, 0 if there was none later.
+// lastOf returns the time from a moment to the last request that a cluster answered, 0 if there was
+// none later.
 func lastOf(answers []answer, cluster string, from time.Time) time.Duration {
 	for _, a := range slices.Backward(answers) {
 		if a.cluster == cluster {
@@ -118,8 +121,8 @@ func firstOf(answers []answer, cluster string, from time.Time) time.Duration {
 	return 0
 }
 
-// watchUnready watches the EndpointSlices of a Service in its own cluster. The returned function waits until one has no ready endpoint, and returns the time of that
-// change.
+// watchUnready watches the EndpointSlices of a Service in its own cluster. The returned function
+// waits until one has no ready endpoint, and returns the time of that change.
 func watchUnready(t *testing.T, c cluster, ns, name string) (wait func() time.Time) {
 	t.Helper()
 	return watchSlices(t, c, ns, client.MatchingLabels{discoveryv1.LabelServiceName: name}, func(e watch.EventType, slice *discoveryv1.EndpointSlice) bool {
@@ -127,8 +130,8 @@ func watchUnready(t *testing.T, c cluster, ns, name string) (wait func() time.Ti
 	})
 }
 
-// watchImported watches the EndpointSlices of an import in a cluster. The returned function waits until one has a ready endpoint of another cluster, and returns
-// the time of that change.
+// watchImported watches the EndpointSlices of an import in a cluster. The returned function waits
+// until one has a ready endpoint of another cluster, and returns the time of that change.
 func watchImported(t *testing.T, c cluster, ns, name, from string) (wait func() time.Time) {
 	t.Helper()
 	labels := client.MatchingLabels{mcsv1beta1.LabelServiceName: name, mcsv1beta1.LabelSourceCluster: from}
@@ -141,7 +144,8 @@ func hasReady(slice *discoveryv1.EndpointSlice) bool {
 	return slices.ContainsFunc(slice.Endpoints, func(e discoveryv1.Endpoint) bool { return *e.Conditions.Ready })
 }
 
-// watchSlices watches EndpointSlices. The returned function waits until one is as wanted, and returns the time of that change.
+// watchSlices watches EndpointSlices. The returned function waits until one is as wanted, and
+// returns the time of that change.
 func watchSlices(t *testing.T, c cluster, ns string, labels client.MatchingLabels, isWanted func(watch.EventType, *discoveryv1.EndpointSlice) bool) (wait func() time.Time) {
 	t.Helper()
 	w, err := c.Watch(t.Context(), &discoveryv1.EndpointSliceList{}, client.InNamespace(ns), labels)

@@ -9,8 +9,10 @@ import (
 	"time"
 )
 
-// TestDrain walks through the upgrade of a cluster: cls1 is drained, its servers go and come back, and it is undrained. Clients in the other clusters connect all the
-// time: no connection fails, and none reaches cls1 while it is drained. A service that only cls1 serves stays usable until its servers go.
+// TestDrain walks through the upgrade of a cluster: cls1 is drained, its servers go and come back,
+// and it is undrained. Clients in the other clusters connect all the time: no connection fails, and
+// none reaches cls1 while it is drained. A service that only cls1 serves stays usable until its
+// servers go.
 func TestDrain(t *testing.T) {
 	all := installedAll(t)
 	cls1, cls2, others := all[0], all[1], all[1:]

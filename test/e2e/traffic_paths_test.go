@@ -14,19 +14,23 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
 
-// cutPath drops the packets between the pods of cls1 and those of cls2, in both directions, on a node of cls2.
+// cutPath drops the packets between the pods of cls1 and those of cls2, in both directions, on a
+// node of cls2.
 const cutPath = `table inet paths {
   chain in { type filter hook prerouting priority -350; ip saddr 10.10.0.0/16 drop; ip6 saddr fd00:10:10::/48 drop; }
   chain out { type filter hook postrouting priority -150; ip daddr 10.10.0.0/16 drop; ip6 daddr fd00:10:10::/48 drop; }
 }`
 
-// streak is the number of successful connections in a row which shows that no unreachable endpoint is in use. If one of two endpoints in use were
-// unreachable, they would all succeed once in 2^50 times. A number, unlike a time limit, means the same on a slow machine.
+// streak is the number of successful connections in a row which shows that no unreachable endpoint
+// is in use. If one of two endpoints in use were unreachable, they would all succeed once in 2^50
+// times. A number, unlike a time limit, means the same on a slow machine.
 const streak = 50
 
-// TestPathHealth drops the packets between the pods of the two clusters, while both reach the registry. After about 31 s no connection of a client in
-// cls2 fails any more: the controller has withdrawn the endpoints of cls1 from services that cls2 exports as well. The last endpoints of a service stay.
-// When the path is restored, all endpoints are in use again. The test only logs the times; package paths tests them with virtual time.
+// TestPathHealth drops the packets between the pods of the two clusters, while both reach the
+// registry. After about 31 s no connection of a client in cls2 fails any more: the controller has
+// withdrawn the endpoints of cls1 from services that cls2 exports as well. The last endpoints of a
+// service stay. When the path is restored, all endpoints are in use again. The test only logs the
+// times; package paths tests them with virtual time.
 func TestPathHealth(t *testing.T) {
 	cls1, cls2 := installed(t)
 	ns, command, ip := exportWebAndAlone(t, cls1, cls2)
@@ -69,8 +73,8 @@ func TestPathHealth(t *testing.T) {
 	eventually(t, started, func() error { return answeredBy(t.Context(), cls2, ns, command, "cls1", "cls2") })
 }
 
-// pathIs checks the state of the path from a cluster to the other one, and that endpoints answered. Its controller must have answered as
-// well, except with etcd, where members have no address.
+// pathIs checks the state of the path from a cluster to the other one, and that endpoints answered.
+// Its controller must have answered as well, except with etcd, where members have no address.
 func pathIs(ctx context.Context, c cluster, want string) error {
 	out, err := plugin(ctx, 0, "status -o json --context "+c.name)
 	if err != nil {

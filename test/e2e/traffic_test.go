@@ -16,18 +16,19 @@ import (
 )
 
 const (
-	// connectInterval is the time between two connections, connectTimeout the time that one may take.
+	// connectInterval is the time between two connections, connectTimeout the time that one may
+	// take.
 	connectInterval = 100 * time.Millisecond
 	connectTimeout  = time.Second
 	// dnsAddress is the address of the DNS server in every cluster of the testbed.
 	dnsAddress = "172.20.0.10:53"
 )
 
-// traffic connects to clusterset IPs from a node of a cluster: ten times a second to the first address, and ten times a second to the
-// others in turn. It records the connections that fail.
+// traffic connects to clusterset IPs from a node of a cluster: ten times a second to the first
+// address, and ten times a second to the others in turn. It records the connections that fail.
 //
-// For comparison it connects as often to pods directly, on the same way but for the clusterset IP. On a machine with too little CPU some of these fail
-// as well.
+// For comparison it connects as often to pods directly, on the same way but for the clusterset IP.
+// On a machine with too little CPU some of these fail as well.
 type traffic struct {
 	node    nodeNetwork
 	cancel  context.CancelFunc
@@ -36,13 +37,15 @@ type traffic struct {
 	mu       sync.Mutex
 	count    int
 	failures []failure
-	// row is the number of connections to clusterset IPs that succeeded since the last one that failed.
+	// row is the number of connections to clusterset IPs that succeeded since the last one that
+	// failed.
 	row int
 	// direct are the direct connections that failed.
 	direct []failure
 }
 
-// loadWindow is the time around a failed direct connection in which others are likely to fail for the same reason.
+// loadWindow is the time around a failed direct connection in which others are likely to fail for
+// the same reason.
 const loadWindow = 5 * time.Second
 
 // failure is a failed connection.
@@ -121,8 +124,9 @@ func (tr *traffic) inARow(n int) error {
 	return nil
 }
 
-// stop ends the connections. It returns the number of connections to clusterset IPs, and those that failed, by time. For each direct connection that
-// failed, it leaves out one failure at about the same time: the machine was overloaded. load is the number of failures that it left out.
+// stop ends the connections. It returns the number of connections to clusterset IPs, and those that
+// failed, by time. For each direct connection that failed, it leaves out one failure at about the
+// same time: the machine was overloaded. load is the number of failures that it left out.
 func (tr *traffic) stop() (count int, failures []failure, load int) {
 	tr.cancel()
 	tr.running.Wait()
@@ -200,7 +204,8 @@ func (n nodeNetwork) dial(ctx context.Context, network, address string) (net.Con
 	}
 	done := make(chan result, 1)
 	go func() {
-		// A socket belongs to the network namespace of the thread that creates it. Without an unlock the thread ends with the goroutine.
+		// A socket belongs to the network namespace of the thread that creates it. Without an
+		// unlock the thread ends with the goroutine.
 		runtime.LockOSThread()
 		if err := unix.Setns(int(n.namespace.Fd()), unix.CLONE_NEWNET); err != nil {
 			done <- result{err: fmt.Errorf("entering the network of the node: %w", err)}

@@ -26,7 +26,8 @@ func TestUI(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_, _ = suite.Output(ctx, "exec kubectl mcs ui --context cls1,cls2 > "+file) // stop ends it with a signal
+		// stop ends it with a signal
+		_, _ = suite.Output(ctx, "exec kubectl mcs ui --context cls1,cls2 > "+file)
 	}()
 	defer func() {
 		stop()
@@ -56,7 +57,8 @@ func TestUI(t *testing.T) {
 	b.Press("Escape")
 
 	kubectl(t, cls1, "-n", ns, "scale", "deployment/web", "--replicas=3")
-	b.Until(`/^([36]) of \1$/.test(` + row + `.cells[5].textContent)`) // 6 if the cluster has two IP families
+	// 6 if the cluster has two IP families
+	b.Until(`/^([36]) of \1$/.test(` + row + `.cells[5].textContent)`)
 	for _, problem := range b.Reported() {
 		t.Errorf("the page reports %s", problem)
 	}

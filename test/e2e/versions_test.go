@@ -15,8 +15,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
 
-// onlyCRDVersion returns the only version of the MCS API that a cluster serves, or "" if it serves all. E2E_CRDS has an entry for each
-// cluster, in order: E2E_CRDS=v1alpha1,all.
+// onlyCRDVersion returns the only version of the MCS API that a cluster serves, or "" if it serves
+// all. E2E_CRDS has an entry for each cluster, in order: E2E_CRDS=v1alpha1,all.
 func onlyCRDVersion(c string) string {
 	entries := strings.Split(os.Getenv("E2E_CRDS"), ",")
 	if i := slices.Index(clusterNames(), c); i >= 0 && i < len(entries) && entries[i] != "all" {
@@ -25,8 +25,8 @@ func onlyCRDVersion(c string) string {
 	return ""
 }
 
-// restrictCRDs makes a cluster serve only one version of the MCS API, if E2E_CRDS names one, and restarts the controller, which uses the
-// version that it found at its start.
+// restrictCRDs makes a cluster serve only one version of the MCS API, if E2E_CRDS names one, and
+// restarts the controller, which uses the version that it found at its start.
 func restrictCRDs(ctx context.Context, c string) error {
 	only := onlyCRDVersion(c)
 	if only == "" {
@@ -76,8 +76,8 @@ func servedVersions(ctx context.Context, c string) ([]string, error) {
 	return out, nil
 }
 
-// enableDNS returns the command line that enables the names of the clusterset in a cluster. CoreDNS reads ServiceImports as v1alpha1, so
-// without that version the command must refuse.
+// enableDNS returns the command line that enables the names of the clusterset in a cluster. CoreDNS
+// reads ServiceImports as v1alpha1, so without that version the command must refuse.
 func enableDNS(c string) string {
 	const enable = "kubectl mcs dns enable --context CLS"
 	if onlyCRDVersion(c) != "v1beta1" {
@@ -96,7 +96,8 @@ type running struct {
 
 var corednsBuild = regexp.MustCompile(`coredns_build_info\{[^}]*version="([^"]+)"`)
 
-// TestVersions reads the versions that all clusters run and writes them to the file of E2E_VERSIONS.
+// TestVersions reads the versions that all clusters run and writes them to the file of
+// E2E_VERSIONS.
 func TestVersions(t *testing.T) {
 	var all []running
 	for _, c := range installedAll(t) {
@@ -143,7 +144,8 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// TestClusterSetIPConnects connects to the clusterset IP from each cluster, without DNS: every pod of both clusters answers.
+// TestClusterSetIPConnects connects to the clusterset IP from each cluster, without DNS: every pod
+// of both clusters answers.
 func TestClusterSetIPConnects(t *testing.T) {
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)

@@ -45,7 +45,8 @@ type cloud struct {
 	http  *httptest.Server
 	// direct reaches the server without a network and without the limits of one controller.
 	direct *api.Client
-	// socket sends the notifications of the members that are not whole, and is the address of all of them.
+	// socket sends the notifications of the members that are not whole, and is the address of all
+	// of them.
 	socket net.PacketConn
 	down   atomic.Bool
 	// writes are the RegisterInstance of all members.
@@ -60,8 +61,10 @@ type cloud struct {
 	members   api.Service
 }
 
-// openCloud starts the server with AWS's limits and a consistency delay like AWS's. Writes are not limited: the members of the fleet publish in seconds
-// here, and the report compares their later rate with what AWS accepts. The quota of instances in a namespace is raised as docs/operations.md says.
+// openCloud starts the server with AWS's limits and a consistency delay like AWS's. Writes are not
+// limited: the members of the fleet publish in seconds here, and the report compares their later
+// rate with what AWS accepts. The quota of instances in a namespace is raised as docs/operations.md
+// says.
 func openCloud(ctx context.Context, options Options) (*cloud, error) {
 	unlimited := cloudmaplocal.Limit{PerSecond: 1e6, Burst: 1e6}
 	server, err := cloudmaplocal.New(cloudmaplocal.Options{
@@ -89,7 +92,8 @@ const (
 	region = "us-east-1"
 	// consistencyDelay is about that of AWS.
 	consistencyDelay = 500 * time.Millisecond
-	// readsPerSecond is AWS's quota of DiscoverInstances, writesPerSecond is known to be accepted (docs/cost.md), of an account and Region.
+	// readsPerSecond is AWS's quota of DiscoverInstances, writesPerSecond is known to be accepted
+	// (docs/cost.md), of an account and Region.
 	readsPerSecond, writesPerSecond = 1000., 50
 )
 
@@ -113,12 +117,14 @@ type meter struct {
 
 	mu sync.Mutex
 	traffic
-	// share is the client's share of the reads, a second; 0 is no limit. asked is how many it asks for, an average, and askedAt the time of the last one.
+	// share is the client's share of the reads, a second; 0 is no limit. asked is how many it asks
+	// for, an average, and askedAt the time of the last one.
 	share, asked float64
 	askedAt      time.Time
 }
 
-// admits reports whether a request is admitted while all clusters ask for as much as this one: of more than the quota, a random part is.
+// admits reports whether a request is admitted while all clusters ask for as much as this one: of
+// more than the quota, a random part is.
 func (m *meter) admits(operation string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -274,7 +280,8 @@ func (c *cloud) join(ctx context.Context, number int, versions map[int]int, runn
 		Signer: signer, Keyring: keyring, Identity: identityOf(number), Version: "fleet", Logger: logr.Discard(),
 		PollInterval: defaults.Registry.PollInterval, PollIntervalWithNotifications: defaults.Registry.PollIntervalWithNotifications,
 		HeartbeatInterval: c.options.heartbeat(), StaleAfter: defaults.Registry.StaleAfter, InstancesPerNamespace: defaults.AWS.InstancesPerNamespace,
-		Wanted: func(string) bool { return false }, UsedNamespaces: func() ([]string, bool) { return nil, true }, // it imports nothing
+		// it imports nothing
+		Wanted: func(string) bool { return false }, UsedNamespaces: func() ([]string, bool) { return nil, true },
 		PeerNotifications: &peernotify.Config{
 			Listen: func() (net.PacketConn, error) { return conn, nil }, Address: addressOf(conn),
 		},
@@ -376,7 +383,8 @@ func (c *cloud) find(ctx context.Context) (place api.Namespace, found bool, err 
 	return place, found, err
 }
 
-// lightMember writes what the controller of a cluster would write, by its encoders, and reads nothing.
+// lightMember writes what the controller of a cluster would write, by its encoders, and reads
+// nothing.
 type lightMember struct {
 	cloud   *cloud
 	number  int
@@ -473,7 +481,8 @@ func (m *lightMember) restart(ctx context.Context) error {
 	return m.beat(ctx)
 }
 
-// change writes a version of a service, and notifies the importer if it imports the service, as it reports.
+// change writes a version of a service, and notifies the importer if it imports the service, as it
+// reports.
 func (m *lightMember) change(ctx context.Context, i, version int) error {
 	m.mu.Lock()
 	m.versions[i] = version
@@ -497,16 +506,19 @@ func (m *lightMember) notify(receivers []peernotify.Contact) {
 	message := peernotify.Message{ClusterSet: clusterSet, From: m.record.ClusterID, Generation: m.notified, Sequence: time.Now().UnixNano()}
 	m.mu.Unlock()
 	for _, to := range receivers {
-		_, _ = m.cloud.socket.WriteTo(m.keys.Encode(message, to.Key), net.UDPAddrFromAddrPort(to.Address)) // as unreliable as the controller's
+		// as unreliable as the controller's
+		_, _ = m.cloud.socket.WriteTo(m.keys.Encode(message, to.Key), net.UDPAddrFromAddrPort(to.Address))
 	}
 }
 
 // beat writes the heartbeats of the light members.
 func (c *cloud) beat(ctx context.Context) {
-	evenly(ctx, c.light, c.options.heartbeat(), func(m *lightMember) { _ = m.beat(ctx) }) // the next one follows
+	// the next one follows
+	evenly(ctx, c.light, c.options.heartbeat(), func(m *lightMember) { _ = m.beat(ctx) })
 }
 
-// restart restarts all members. The light ones write their records at the rate that AWS is known to accept; they have nothing to read.
+// restart restarts all members. The light ones write their records at the rate that AWS is known to
+// accept; they have nothing to read.
 func (c *cloud) restart(ctx context.Context, running *errgroup.Group) error {
 	for i, m := range c.whole {
 		m.stop()
@@ -531,7 +543,8 @@ func (c *cloud) restart(ctx context.Context, running *errgroup.Group) error {
 	return nil
 }
 
-// shareReads gives the importer an equal share of the account's reads. The other clusters read as much, and nothing decides who is first.
+// shareReads gives the importer an equal share of the account's reads. The other clusters read as
+// much, and nothing decides who is first.
 func (c *cloud) shareReads(isShared bool) {
 	c.meter.mu.Lock()
 	defer c.meter.mu.Unlock()
@@ -555,7 +568,8 @@ func (c *cloud) change(ctx context.Context, member, i, version int) error {
 	return c.light[member-len(c.whole)].change(ctx, i, version)
 }
 
-// heard makes the members send notifications to the importer once its record shows where it listens.
+// heard makes the members send notifications to the importer once its record shows where it
+// listens.
 func (c *cloud) heard(ctx context.Context, id string) error {
 	for {
 		found, _, err := c.direct.DiscoverInstances(ctx, format.ControlNamespace(clusterSet), format.MembersService, nil)

@@ -89,7 +89,8 @@ func (s *store) start(ctx context.Context, running *errgroup.Group) error {
 	}
 	running.Go(func() error {
 		evenly(ctx, s.light, s.options.heartbeat(), func(m *lightEtcdMember) {
-			running.Go(func() error { _ = m.beat(ctx); return nil }) // they do not wait for one another, and the next one follows
+			// they do not wait for one another, and the next one follows
+			running.Go(func() error { _ = m.beat(ctx); return nil })
 		})
 		return nil
 	})
@@ -139,7 +140,8 @@ func (s *store) join(ctx context.Context, number int, versions map[int]int, runn
 	return m, nil
 }
 
-// lightEtcdMember writes what the controller of a cluster would write, by its encoders, renews its lease, and reads only when it restarts.
+// lightEtcdMember writes what the controller of a cluster would write, by its encoders, renews its
+// lease, and reads only when it restarts.
 type lightEtcdMember struct {
 	store  *store
 	number int
@@ -202,7 +204,8 @@ func (m *lightEtcdMember) put(ctx context.Context, ops ...clientv3.Op) error {
 	return err
 }
 
-// beat renews the lease, or claims the ID again after it has expired, and writes a heartbeat. It does nothing while another request of the member is not answered.
+// beat renews the lease, or claims the ID again after it has expired, and writes a heartbeat. It
+// does nothing while another request of the member is not answered.
 func (m *lightEtcdMember) beat(ctx context.Context) error {
 	if !m.mu.TryLock() {
 		return nil
@@ -221,13 +224,14 @@ func (m *lightEtcdMember) beat(ctx context.Context) error {
 	return m.write(ctx)
 }
 
-// restart does as a controller that ends and starts again. It reads all keys of the clusterset, and claims the ID after that, or before if that takes long
-// (docs/etcd.md).
+// restart does as a controller that ends and starts again. It reads all keys of the clusterset, and
+// claims the ID after that, or before if that takes long (docs/etcd.md).
 func (m *lightEtcdMember) restart(ctx context.Context) error {
 	if err := m.stop(ctx); err != nil {
 		return err
 	}
-	early := time.AfterFunc(m.store.options.heartbeat()/2, func() { _ = m.resume(ctx) }) // it is tried again after the list
+	// it is tried again after the list
+	early := time.AfterFunc(m.store.options.heartbeat()/2, func() { _ = m.resume(ctx) })
 	defer early.Stop()
 	var lister etcd.Lister
 	list := func(ctx context.Context) error { return m.list(ctx, &lister) }
@@ -327,7 +331,8 @@ func (s *store) arguments() []string {
 // heard returns at once: there are no peer notifications.
 func (s *store) heard(context.Context, string) error { return nil }
 
-// traffic has the bytes of the importer's connections, which are encrypted. Its metrics have the requests.
+// traffic has the bytes of the importer's connections, which are encrypted. Its metrics have the
+// requests.
 func (s *store) traffic() traffic { return traffic{bytes: s.meter.Answered()} }
 
 func (s *store) written() int64 { return s.writes.Load() }

@@ -36,8 +36,8 @@ type Options struct {
 // members are the clusters beside the importer.
 func (o Options) members() int { return o.Clusters - 1 }
 
-// whole are the members that are whole registries. A whole one reads all others, as every controller does: a thousand of them need a thousand times
-// what is measured here for one.
+// whole are the members that are whole registries. A whole one reads all others, as every
+// controller does: a thousand of them need a thousand times what is measured here for one.
 func (o Options) whole() int {
 	if o.Clusters > 100 {
 		return min(3, o.members())
@@ -45,8 +45,9 @@ func (o Options) whole() int {
 	return min(9, o.members())
 }
 
-// heartbeat is the interval of the heartbeats of all members: 12 s, and more on Cloud Map from 300 clusters on, so that the heartbeats of all clusters take
-// half of the 50 writes a second that AWS is known to accept from an account (docs/cost.md).
+// heartbeat is the interval of the heartbeats of all members: 12 s, and more on Cloud Map from 300
+// clusters on, so that the heartbeats of all clusters take half of the 50 writes a second that AWS
+// is known to accept from an account (docs/cost.md).
 func (o Options) heartbeat() time.Duration {
 	const perSecond = 25
 	interval := config.Default().Registry.HeartbeatInterval
@@ -73,7 +74,8 @@ func evenly[T any](ctx context.Context, members []T, interval time.Duration, do 
 type Result struct {
 	Registry string `json:"registry"`
 	Clusters int    `json:"clusters"`
-	// Whole is the number of members that are whole registries; the others write records, pages, heartbeats and notifications by its encoders and read nothing.
+	// Whole is the number of members that are whole registries; the others write records, pages,
+	// heartbeats and notifications by its encoders and read nothing.
 	Whole int `json:"whole"`
 	// HeartbeatSeconds is the interval of the heartbeats.
 	HeartbeatSeconds float64 `json:"heartbeatSeconds"`
@@ -82,28 +84,32 @@ type Result struct {
 	Services int `json:"services"`
 	// FirstWrites are the writes of all members until everything was published.
 	FirstWrites int64 `json:"firstWrites"`
-	// ColdMS is the time from the start of the process until every import had its endpoints and its status, ObjectsMS that in which one client writes the
-	// same objects.
+	// ColdMS is the time from the start of the process until every import had its endpoints and its
+	// status, ObjectsMS that in which one client writes the same objects.
 	ColdMS    float64 `json:"coldMS"`
 	ObjectsMS float64 `json:"objectsMS"`
 	Cold      Load    `json:"cold"`
 	Steady    Load    `json:"steady"`
-	// Rollout is while one service of every member changes, RolloutMS the time until the last one was imported after the last change.
+	// Rollout is while one service of every member changes, RolloutMS the time until the last one
+	// was imported after the last change.
 	Rollout   Load    `json:"rollout"`
 	RolloutMS float64 `json:"rolloutMS"`
-	// RestartMS is the time from the start of the process until a change was imported that a member made while the controller was down. RestartEvents are the
-	// writes of imports meanwhile.
+	// RestartMS is the time from the start of the process until a change was imported that a member
+	// made while the controller was down. RestartEvents are the writes of imports meanwhile.
 	RestartMS     float64 `json:"restartMS"`
 	RestartEvents int     `json:"restartEvents"`
 	Restart       Load    `json:"restart"`
-	// RestartAllMS is the time from the start of the process until the last of RestartAllChanges changes was imported that members made while the controller
-	// was down, when all members restart with it and the account's reads are shared between all of them. RestartAllEvents are the writes of imports meanwhile.
+	// RestartAllMS is the time from the start of the process until the last of RestartAllChanges
+	// changes was imported that members made while the controller was down, when all members
+	// restart with it and the account's reads are shared between all of them. RestartAllEvents are
+	// the writes of imports meanwhile.
 	RestartAllMS      float64 `json:"restartAllMS"`
 	RestartAllChanges int     `json:"restartAllChanges"`
 	RestartAllEvents  int     `json:"restartAllEvents"`
 	RestartAll        Load    `json:"restartAll"`
-	// Outage is while the registry refused every request, OutageEvents the writes of imports meanwhile, OutageMS the time from its end until a change was
-	// imported that a member made in it.
+	// Outage is while the registry refused every request, OutageEvents the writes of imports
+	// meanwhile, OutageMS the time from its end until a change was imported that a member made in
+	// it.
 	Outage       Load    `json:"outage"`
 	OutageEvents int     `json:"outageEvents"`
 	OutageMS     float64 `json:"outageMS"`
@@ -114,7 +120,8 @@ type Result struct {
 // Load is what the importing controller used in a time.
 type Load struct {
 	Seconds float64 `json:"seconds"`
-	// Calls are its requests to the registry by operation, Refused those of them that the registry refused because of their rate, Bytes the bytes of the answers.
+	// Calls are its requests to the registry by operation, Refused those of them that the registry
+	// refused because of their rate, Bytes the bytes of the answers.
 	Calls   map[string]int `json:"calls,omitempty"`
 	Refused int            `json:"refused"`
 	Bytes   int64          `json:"bytes"`
@@ -149,7 +156,8 @@ type members interface {
 	change(ctx context.Context, member, i, v int) error
 	// restart restarts all members, and returns when each has written its record again.
 	restart(ctx context.Context, running *errgroup.Group) error
-	// shareReads makes the importer share what the registry answers with all other clusters, or not any more.
+	// shareReads makes the importer share what the registry answers with all other clusters, or not
+	// any more.
 	shareReads(isShared bool)
 	// traffic is that of the importer, written the number of writes of all members.
 	traffic() traffic
@@ -178,11 +186,13 @@ const (
 	steadyTime = 30 * time.Second // six polls
 	// DefaultOutage is the shortest outage in which every controller misses heartbeats.
 	DefaultOutage = 20 * time.Second
-	// rolloutTime is the shortest time of a rollout; it is longer where the writes of the fleet would exceed half of the quota.
+	// rolloutTime is the shortest time of a rollout; it is longer where the writes of the fleet
+	// would exceed half of the quota.
 	rolloutTime = 20 * time.Second
 	changes     = 102
 	patience    = 10 * time.Minute
-	// sharedPatience is for 1,000 clusters that read 1,000 catalogs each, at AWS's 1,000 a second: 17 minutes, if nothing is refused.
+	// sharedPatience is for 1,000 clusters that read 1,000 catalogs each, at AWS's 1,000 a second:
+	// 17 minutes, if nothing is refused.
 	sharedPatience = time.Hour
 )
 
@@ -273,8 +283,9 @@ func (r *run) publish(ctx context.Context, running *errgroup.Group) error {
 	return nil
 }
 
-// budgets are arguments for more imports than the budgets of all members have room for: half of those is reserved for members that use less than their
-// share (docs/operations.md), so that 1,000 members with ten exports each need twice the default.
+// budgets are arguments for more imports than the budgets of all members have room for: half of
+// those is reserved for members that use less than their share (docs/operations.md), so that 1,000
+// members with ten exports each need twice the default.
 func budgets(exports int) []string {
 	total := config.Default().Budgets.Total
 	if 2*exports <= total[budget.Exports] {
@@ -458,7 +469,8 @@ func (r *run) propagate(ctx context.Context, member int) (time.Duration, error) 
 
 // rollout changes one service of every member, a hundredth of all, evenly in time.
 func (r *run) rollout(ctx context.Context, _ *errgroup.Group) (err error) {
-	const perSecond = 12.5 // two writes each: half of the 50 writes a second that AWS is known to accept
+	// two writes each: half of the 50 writes a second that AWS is known to accept
+	const perSecond = 12.5
 	takes := max(rolloutTime, time.Duration(float64(r.options.members())/perSecond*float64(time.Second)))
 	var versions []int
 	var last time.Time
@@ -522,7 +534,8 @@ func (r *run) restart(ctx context.Context, running *errgroup.Group) error {
 	return err
 }
 
-// restartAll restarts the controller and all members at once, after changes of up to twenty members that the controller has not seen.
+// restartAll restarts the controller and all members at once, after changes of up to twenty members
+// that the controller has not seen.
 func (r *run) restartAll(ctx context.Context, running *errgroup.Group) error {
 	r.program.stop()
 	r.result.RestartAllChanges = min(20, r.options.members())

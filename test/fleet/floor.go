@@ -55,7 +55,8 @@ func (cl *cluster) readObjects(ctx context.Context) (objects, error) {
 	return out, nil
 }
 
-// writeAlone measures how long one client takes to write the objects, and the status of the imports, on a new API server.
+// writeAlone measures how long one client takes to write the objects, and the status of the
+// imports, on a new API server.
 func (o objects) writeAlone(ctx context.Context, namespaces []string) (time.Duration, error) {
 	cl, err := startCluster(ctx, namespaces)
 	if err != nil {

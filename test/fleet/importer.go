@@ -40,7 +40,8 @@ type cluster struct {
 	client client.WithWatch
 }
 
-// startCluster starts the API server and creates the namespaces. Its etcd does not wait for the disk, as that of the testbed.
+// startCluster starts the API server and creates the namespaces. Its etcd does not wait for the
+// disk, as that of the testbed.
 func startCluster(ctx context.Context, namespaces []string) (*cluster, error) {
 	env := &envtest.Environment{}
 	env.ControlPlane.GetAPIServer().Configure().Set("service-cluster-ip-range", "10.0.0.0/12").
@@ -100,8 +101,9 @@ type program struct {
 // goMemLimit is that of the Deployment.
 const goMemLimit = "460MiB"
 
-// startProgram starts the controller with the settings of the Deployment. Its UDP port stays over restarts. Paths are not probed: the cluster has no nodes,
-// and nothing answers at the addresses of the endpoints.
+// startProgram starts the controller with the settings of the Deployment. Its UDP port stays over
+// restarts. Paths are not probed: the cluster has no nodes, and nothing answers at the addresses of
+// the endpoints.
 func startProgram(path, folder, id, kubeconfig, notify string, args ...string) (*program, error) {
 	port, err := testprocess.FreePort()
 	if err != nil {
@@ -169,7 +171,8 @@ func (p *program) forgetTop() error {
 	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", p.cmd.Process.Pid), []byte("5"), 0o200)
 }
 
-// metric returns the values of a metric by one of its labels, added up. Without a label all are under "".
+// metric returns the values of a metric by one of its labels, added up. Without a label all are
+// under "".
 func (p *program) metric(ctx context.Context, name, label string) (map[string]float64, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.metrics+"/metrics", nil)
 	if err != nil {
@@ -205,13 +208,16 @@ func (p *program) metric(ctx context.Context, name, label string) (map[string]fl
 // view is what a watch shows of the imports.
 type view struct {
 	mu sync.Mutex
-	// complete are the EndpointSlices with all endpoints, and the ServiceImports with conditions, by name.
+	// complete are the EndpointSlices with all endpoints, and the ServiceImports with conditions,
+	// by name.
 	slices, imports map[string]bool
 	// clusters is the number of clusters of all ServiceImports.
 	clusters map[string]int
-	// versions are the resource versions that were seen last, by UID: a watch that ends, after half an hour or more, is followed by one that shows all objects again.
+	// versions are the resource versions that were seen last, by UID: a watch that ends, after half
+	// an hour or more, is followed by one that shows all objects again.
 	versions map[types.UID]string
-	// markers is when each marker was seen for the first time. last is the time of the last write, writes their number.
+	// markers is when each marker was seen for the first time. last is the time of the last write,
+	// writes their number.
 	markers map[netip.Addr]time.Time
 	last    time.Time
 	writes  int
@@ -227,7 +233,8 @@ func (cl *cluster) watchImports(ctx context.Context) *view {
 	return v
 }
 
-// follow watches a kind. The API server ends watches of custom resources shortly after their CRD was installed, and all of them now and then.
+// follow watches a kind. The API server ends watches of custom resources shortly after their CRD
+// was installed, and all of them now and then.
 func (v *view) follow(ctx context.Context, c client.WithWatch, list client.ObjectList) {
 	for ctx.Err() == nil {
 		events, err := c.Watch(ctx, list)
@@ -274,7 +281,8 @@ func (v *view) record(event watch.Event) {
 	v.changed = make(chan struct{})
 }
 
-// isNew reports whether an event has a version of an object that was not seen before. The caller holds v.mu.
+// isNew reports whether an event has a version of an object that was not seen before. The caller
+// holds v.mu.
 func (v *view) isNew(event watch.Event) bool {
 	object, ok := event.Object.(client.Object)
 	if !ok || v.versions[object.GetUID()] == object.GetResourceVersion() {
@@ -284,7 +292,8 @@ func (v *view) isNew(event watch.Event) bool {
 	return true
 }
 
-// seen returns the numbers of complete EndpointSlices and ServiceImports, of clusters in all ServiceImports, and the time of the last event.
+// seen returns the numbers of complete EndpointSlices and ServiceImports, of clusters in all
+// ServiceImports, and the time of the last event.
 func (v *view) seen() (slices, imports, clusters int, last time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -11,7 +11,8 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// TestView_CountsWrites: a watch that follows an earlier one shows all objects as added, which is no write.
+// TestView_CountsWrites: a watch that follows an earlier one shows all objects as added, which is
+// no write.
 func TestView_CountsWrites(t *testing.T) {
 	v := &view{imports: map[string]bool{}, clusters: map[string]int{}, versions: map[types.UID]string{}, markers: map[netip.Addr]time.Time{}, changed: make(chan struct{})}
 	observe := func(kind watch.EventType, name, version string) {

@@ -56,8 +56,8 @@ const (
 	exporterID       = "exporter"
 )
 
-// MeasureLatency runs two controllers on API servers without nodes, changes an endpoint again and again, and returns the durations of the steps of these
-// changes by the controllers' traces.
+// MeasureLatency runs two controllers on API servers without nodes, changes an endpoint again and
+// again, and returns the durations of the steps of these changes by the controllers' traces.
 func MeasureLatency(ctx context.Context, options LatencyOptions) (steps []Step, err error) {
 	if err := os.Setenv("KUBEBUILDER_ASSETS", options.Assets); err != nil {
 		return nil, err
@@ -182,7 +182,8 @@ func (r *latencyRun) startController(c *cluster, id string, arguments []string) 
 	return err
 }
 
-// export creates and exports the service, and waits for the import and for the first heartbeats after it.
+// export creates and exports the service, and waits for the import and for the first heartbeats
+// after it.
 func (r *latencyRun) export(ctx context.Context) error {
 	meta := metav1.ObjectMeta{Namespace: latencyNamespace, Name: latencyService}
 	service := &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}}}
@@ -245,7 +246,8 @@ type mark struct {
 	ended      bool
 }
 
-// latencyMarks are the points in time of a change in their order, by registry. The last is when the write in the importing cluster was answered.
+// latencyMarks are the points in time of a change in their order, by registry. The last is when the
+// write in the importing cluster was answered.
 var latencyMarks = map[string][]mark{
 	config.RegistryCloudMap: {
 		{"EndpointSlice written, watch event, reconcile", tracing.Export, false},
@@ -269,7 +271,8 @@ var latencyMarks = map[string][]mark{
 		{"EndpointSlice written, watch event, reconcile", tracing.Export, false},
 		{"objects read, export made, published", tracing.Export, true},
 		{"write awaited", tracing.WriteExport, false},
-		{"export and own record signed and written, event of the watch", tracing.ReadExport, false}, // which comes before the answer of the write
+		// which comes before the answer of the write
+		{"export and own record signed and written, event of the watch", tracing.ReadExport, false},
 		{"verified and decoded", tracing.ReadExport, true},
 		{"key requeued, reconcile", tracing.Import, false},
 		{"looked up, planned", tracing.WriteSlices, false},
@@ -304,7 +307,8 @@ func (r *latencyRun) stepsOf(traces [][]tracingtest.Span) ([]Step, error) {
 	return steps, nil
 }
 
-// times returns when the change was sent, and the times of the marks in its trace. missing is a span that the trace does not have.
+// times returns when the change was sent, and the times of the marks in its trace. missing is a
+// span that the trace does not have.
 func (c latencyChange) times(traces [][]tracingtest.Span, marks []mark) (times []time.Time, missing string) {
 	times = append(times, c.sent)
 	for _, trace := range traces {

@@ -11,14 +11,16 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// Every ten clusters export the same services, so that each service has ten exporters, as if each team used ten clusters.
+// Every ten clusters export the same services, so that each service has ten exporters, as if each
+// team used ten clusters.
 const (
 	ServicesPerCluster  = 100
 	EndpointsPerService = 10
 	exporters           = 10
 )
 
-// namespaceSizes are the numbers of services in the ten namespaces of ten clusters: 100/H(10)/k, a power law, rounded so that the sum is 100.
+// namespaceSizes are the numbers of services in the ten namespaces of ten clusters: 100/H(10)/k, a
+// power law, rounded so that the sum is 100.
 var namespaceSizes = [...]int{34, 17, 11, 9, 7, 6, 5, 4, 4, 3}
 
 // clusterSet is the clusterset, importerID the cluster that imports.
@@ -47,8 +49,9 @@ func teamOf(i int) int {
 	panic("no such service")
 }
 
-// importedTeam is the team of each group whose namespace the importer has. Ten groups in a row have each number once, so that it imports a tenth of their
-// exports; of the first group alone 11 of 100.
+// importedTeam is the team of each group whose namespace the importer has. Ten groups in a row
+// have each number once, so that it imports a tenth of their exports; of the first group alone 11
+// of 100.
 func importedTeam(c int) int { return (c/exporters + 2) % len(namespaceSizes) }
 
 // isImported reports whether the importer has the namespace of service i of member c.
@@ -79,7 +82,8 @@ func keyOf(c, i int) mcs.Key {
 	return mcs.Key{Namespace: namespaceOf(c, teamOf(i)), Name: fmt.Sprintf("service-%d", i)}
 }
 
-// marker returns the address that only version v of an export has: 100.64.0.0/10 has room for four million.
+// marker returns the address that only version v of an export has: 100.64.0.0/10 has room for four
+// million.
 func marker(v int) netip.Addr {
 	return netip.AddrFrom4([4]byte{100, byte(64 + v>>16), byte(v >> 8), byte(v)})
 }
@@ -87,8 +91,9 @@ func marker(v int) netip.Addr {
 // isMarker reports whether an address is one of marker.
 func isMarker(a netip.Addr) bool { return a.As4()[0] == 100 }
 
-// export returns service i of member c. Each endpoint of the clusterset has an address of its own in 172.16.0.0/12, which has room for 1,048 members. Of
-// version v > 0 the last endpoint has another one.
+// export returns service i of member c. Each endpoint of the clusterset has an address of its own
+// in 172.16.0.0/12, which has room for 1,048 members. Of version v > 0 the last endpoint has
+// another one.
 func export(c, i, v int) mcs.Export {
 	exp := mcs.Export{
 		Key: keyOf(c, i), Cluster: identityOf(c).ClusterID, Created: time.Date(2026, 11, 24, 0, 0, c, 0, time.UTC), Type: mcsv1beta1.ClusterSetIP,

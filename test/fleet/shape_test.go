@@ -7,7 +7,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// TestShape: ten clusters have the same services, a tenth of them is imported, and no address is there twice.
+// TestShape: ten clusters have the same services, a tenth of them is imported, and no address is
+// there twice.
 func TestShape(t *testing.T) {
 	for _, tt := range []struct{ members, exports, services int }{{9, 99, 11}, {100, 1000, 100}, {300, 3000, 300}, {999, 9983, 1000}} {
 		exports, services := imported(tt.members)

@@ -1,5 +1,6 @@
-// Command matrix runs scenarios on clustersets of several versions of Kubernetes, CoreDNS, kube-proxy's modes and the CRDs, and writes
-// docs/versions.md. It needs root and the results of `make build image`:
+// Command matrix runs scenarios on clustersets of several versions of Kubernetes, CoreDNS,
+// kube-proxy's modes and the CRDs, and writes docs/versions.md. It needs root and the results of
+// `make build image`:
 //
 //	make matrix            # all rows
 //	make matrix ROWS=1,4   # some
@@ -117,7 +118,8 @@ func pick(picked string, count int) ([]int, error) {
 	return out, nil
 }
 
-// runRow runs the scenarios of a row and saves the result. A run whose clusters did not report their versions is not saved.
+// runRow runs the scenarios of a row and saves the result. A run whose clusters did not report
+// their versions is not saved.
 func runRow(ctx context.Context, out io.Writer, binary string, n int) error {
 	r := rows[n-1]
 	versions, err := filepath.Abs(filepath.Join(workDir, fmt.Sprintf("versions-%d.json", n)))

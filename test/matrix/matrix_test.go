@@ -35,8 +35,8 @@ func TestPage_IsOfResults(t *testing.T) {
 	}
 }
 
-// TestClaims_HaveRuns: each requirement that a file claims is the version of a cluster in a run that passed, or docs/install.md says that it was
-// not run.
+// TestClaims_HaveRuns: each requirement that a file claims is the version of a cluster in a run
+// that passed, or docs/install.md says that it was not run.
 func TestClaims_HaveRuns(t *testing.T) {
 	ran := func(is func(Running) bool) bool {
 		return slices.ContainsFunc(recorded(t), func(r Run) bool { return r.OK() && slices.ContainsFunc(r.Clusters, is) })
@@ -90,7 +90,8 @@ func TestRows_AreDifferent(t *testing.T) {
 	}
 }
 
-// TestRows_HaveRuns: each row was run and passed, so that the page is not shorter than what make matrix is said to run.
+// TestRows_HaveRuns: each row was run and passed, so that the page is not shorter than what make
+// matrix is said to run.
 func TestRows_HaveRuns(t *testing.T) {
 	runs := recorded(t)
 	for i, r := range rows {

@@ -66,10 +66,12 @@ func render(runs []Run) string {
 	return b.String()
 }
 
-// squashed are commits that readers cannot find, because one commit of main has the work of all of them: f43bbc4.
+// squashed are commits that readers cannot find, because one commit of main has the work of all of
+// them: f43bbc4.
 var squashed = []string{"99d87fc", "238b7ec", "a48e392"}
 
-// squashedNote returns a paragraph about those of the runs' commits that readers cannot find, or "".
+// squashedNote returns a paragraph about those of the runs' commits that readers cannot find, or
+// "".
 func squashedNote(runs []Run) string {
 	var out []string
 	for _, commit := range squashed {

@@ -81,7 +81,8 @@ func load(path string) ([]Run, error) {
 	return out, nil
 }
 
-// record replaces the earlier run of the same row. Runs are in the order of rows; those of rows that are no more are dropped.
+// record replaces the earlier run of the same row. Runs are in the order of rows; those of rows
+// that are no more are dropped.
 func record(runs []Run, run Run, rows []row) []Run {
 	position := func(r Run) int {
 		return slices.IndexFunc(rows, func(o row) bool { return o.String() == r.Row })

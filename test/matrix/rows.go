@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// clusterVersions is the software of one cluster of a row. Versions are minor ones, which the testbed pins (testbed/programs).
+// clusterVersions is the software of one cluster of a row. Versions are minor ones, which the
+// testbed pins (testbed/programs).
 type clusterVersions struct {
 	Kubernetes, CoreDNS, ProxyMode string
 	// CRDs is the only version of the MCS API that the cluster serves, or "all".
@@ -58,7 +59,8 @@ var rows = []row{
 	{{oldestSupported, oldCoreDNS, nftables, all}, {kubernetes, newCoreDNS, iptables, all}},
 }
 
-// hasNames reports whether names of the clusterset resolve in both clusters: CoreDNS reads ServiceImports as v1alpha1.
+// hasNames reports whether names of the clusterset resolve in both clusters: CoreDNS reads
+// ServiceImports as v1alpha1.
 func (r row) hasNames() bool { return r[0].CRDs != v1beta1 && r[1].CRDs != v1beta1 }
 
 // scenario is a test of test/e2e, and what the table calls it.

@@ -1,5 +1,5 @@
-// Package monitoring reads the metrics that the alert rules and the dashboard use, for the tests that compare them with the metrics
-// of the controller: in its reference and in a real scrape.
+// Package monitoring reads the metrics that the alert rules and the dashboard use, for the tests
+// that compare them with the metrics of the controller: in its reference and in a real scrape.
 package monitoring
 
 import (
@@ -65,8 +65,8 @@ type Use struct {
 	Labels     []string
 }
 
-// Used returns the metrics that the alert rules and the dashboard under root, the repository, use. A histogram counts under its own
-// name.
+// Used returns the metrics that the alert rules and the dashboard under root, the repository, use.
+// A histogram counts under its own name.
 func Used(root string) ([]Use, error) {
 	rules, err := ReadRules(filepath.Join(root, "deploy/alerts/rules.yaml"))
 	if err != nil {
@@ -89,8 +89,9 @@ func Used(root string) ([]Use, error) {
 }
 
 var (
-	// metricPattern matches a metric's name and selector. Every metric here has an underscore in its name, and no label outside of
-	// braces has the name of a metric. promtool checks the rest with the real parser.
+	// metricPattern matches a metric's name and selector. Every metric here has an underscore in
+	// its name, and no label outside of braces has the name of a metric. promtool checks the rest
+	// with the real parser.
 	metricPattern   = regexp.MustCompile(`\b((?:cloud_map_mcs|controller_runtime|workqueue|process|go|rest_client)_\w+)(?:\{([^}]*)\})?`)
 	selectorPattern = regexp.MustCompile(`(\w+)\s*(?:=~|!~|!=|=)\s*"`)
 	rowPattern      = regexp.MustCompile("(?m)^\\| `(\\w+)` \\| ([^|]*) \\|")
@@ -131,7 +132,8 @@ func Documented(root string) (map[string][]string, error) {
 	return out, nil
 }
 
-// Missing returns the metrics, sorted, that alerts or dashboards use and that are not among names, those of a scrape.
+// Missing returns the metrics, sorted, that alerts or dashboards use and that are not among names,
+// those of a scrape.
 func Missing(used []Use, names map[string]bool) []string {
 	var out []string
 	for _, u := range used {

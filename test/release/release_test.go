@@ -1,4 +1,5 @@
-// Package release publishes dist/release in a registry of its own, verifies it and installs it on real clusters:
+// Package release publishes dist/release in a registry of its own, verifies it and installs it on
+// real clusters:
 //
 //	make release-test
 package release
@@ -22,7 +23,8 @@ import (
 )
 
 const (
-	// registry listens on the testbed's host. The nodes use it instead of ghcr.io, so the published files are installed as they are.
+	// registry listens on the testbed's host. The nodes use it instead of ghcr.io, so the published
+	// files are installed as they are.
 	registry   = "172.30.0.1:5000"
 	repository = registry + "/cloud-map-mcs"
 	system     = "cloud-map-mcs-system"
@@ -87,7 +89,8 @@ func TestRelease(t *testing.T) {
 		}
 	})
 	keys := t.TempDir()
-	s := &shell{t: t, set: set, env: "export COSIGN_PASSWORD=; unset HTTP_PROXY; "} // cloudmap-local is a proxy for the AWS CLI only
+	// cloudmap-local is a proxy for the AWS CLI only
+	s := &shell{t: t, set: set, env: "export COSIGN_PASSWORD=; unset HTTP_PROXY; "}
 	startRegistry(t, set)
 	s.run("cosign generate-key-pair --output-key-prefix " + keys + "/cosign")
 	s.run("go run ./hack/release sign -key " + keys + "/cosign.key")
@@ -140,7 +143,8 @@ func startRegistry(t *testing.T, set *clusterset.Set) {
 	}
 }
 
-// verify runs the commands of docs/install.md with the public key, and one on a file that was changed.
+// verify runs the commands of docs/install.md with the public key, and one on a file that was
+// changed.
 func verify(s *shell, key string) {
 	s.t.Helper()
 	const blob = "cosign verify-blob --insecure-ignore-tlog --bundle " + files + "checksums.txt.sigstore.json --key "
@@ -163,7 +167,8 @@ func verify(s *shell, key string) {
 	s.run("cosign verify" + flags + key + " " + chart + "@$(crane digest --insecure " + chart + ":" + strings.TrimPrefix(os.Getenv("VERSION"), "v") + ")")
 }
 
-// describedArchitectures returns the architectures for which the release has an SBOM of an image: both, or those of a rehearsal.
+// describedArchitectures returns the architectures for which the release has an SBOM of an image:
+// both, or those of a rehearsal.
 func describedArchitectures(s *shell, ref string) []string {
 	s.t.Helper()
 	name, _, _ := strings.Cut(ref[strings.LastIndex(ref, "/")+1:], ":")
@@ -179,7 +184,8 @@ func describedArchitectures(s *shell, ref string) []string {
 	return sboms
 }
 
-// pluginOfKrew installs the plugin as krew does, from the archive that the manifest names, and returns its folder.
+// pluginOfKrew installs the plugin as krew does, from the archive that the manifest names, and
+// returns its folder.
 func pluginOfKrew(t *testing.T, root string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, files, "mcs.yaml"))
@@ -233,7 +239,8 @@ func controllerDigest(t *testing.T, root string) string {
 	return digest
 }
 
-// ownImage builds an image and pushes it to the registry as docs/install.md says, and installs it. crane does not need TLS for addresses of private networks.
+// ownImage builds an image and pushes it to the registry as docs/install.md says, and installs it.
+// crane does not need TLS for addresses of private networks.
 func ownImage(s *shell, version string) {
 	s.t.Helper()
 	image := registry + "/mcs:" + version
@@ -242,7 +249,8 @@ func ownImage(s *shell, version string) {
 	installWithPlugin(s, "--image="+image, image)
 }
 
-// installWithPlugin installs cls1 with the plugin, and removes the installation. Its pods have the image.
+// installWithPlugin installs cls1 with the plugin, and removes the installation. Its pods have the
+// image.
 func installWithPlugin(s *shell, flags, image string) {
 	s.t.Helper()
 	s.run("kubectl --context cls1 apply -f deploy/manager/namespace.yaml")
@@ -273,7 +281,8 @@ func images(cluster string) string {
 	return "kubectl --context " + cluster + " -n " + system + " get pods -o jsonpath='{.items[*].spec.containers[*].image}'"
 }
 
-// install installs cls1 from the manifests for kubectl and cls2 from the chart in the registry. Both have cloudmap-local instead of AWS.
+// install installs cls1 from the manifests for kubectl and cls2 from the chart in the registry.
+// Both have cloudmap-local instead of AWS.
 func install(s *shell, version, digest string) {
 	s.t.Helper()
 	s.each("kubectl --context CLS apply -f deploy/manager/namespace.yaml")

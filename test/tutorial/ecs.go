@@ -24,10 +24,12 @@ const ECSPage = "docs/ecs-ec2-lambda.md"
 // ECSCleanUp is the first step that cleans up.
 const ECSCleanUp = 9
 
-// ECSPolicies are the policies of deploy/iam, beside those of every cluster, that the clusters need for ECS.
+// ECSPolicies are the policies of deploy/iam, beside those of every cluster, that the clusters need
+// for ECS.
 var ECSPolicies = []string{"instance-dns", "instance-health", "mapped-services"}
 
-// ECS returns the walk-through of `make demo-aws`: services of ECS in the clusters, and services of the clusters outside of Kubernetes.
+// ECS returns the walk-through of `make demo-aws`: services of ECS in the clusters, and services of
+// the clusters outside of Kubernetes.
 func ECS() []Step {
 	return []Step{
 		{1, "Install the controller with services in, and DNS records and health out",
@@ -157,7 +159,8 @@ func deleteNamed(kind, list, name string) string {
 	return AWS("delete-" + kind + " --id $(" + AWS("list-"+strings.ToLower(list)+" --query \""+list+"[?Name=='"+name+"'].Id\" --output text") + ")")
 }
 
-// tasks checks that the responses come from the tasks with these ports, and that no request failed, which is a line without text.
+// tasks checks that the responses come from the tasks with these ports, and that no request failed,
+// which is a line without text.
 func tasks(ports ...string) func(string) error {
 	want := map[string]int{}
 	for _, port := range ports {

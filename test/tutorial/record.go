@@ -27,7 +27,8 @@ func Record(page, recorded string) (string, error) {
 	return strings.Replace(page, recordBegin+old+recordEnd, recordBegin+recorded+recordEnd, 1), err
 }
 
-// Differs returns an error if the recorded text has other titles, notes or commands than the steps. Their output differs in every run.
+// Differs returns an error if the recorded text has other titles, notes or commands than the steps.
+// Their output differs in every run.
 func Differs(recorded, heading string, steps []Step) error {
 	var text strings.Builder
 	for _, step := range steps {

@@ -2,7 +2,8 @@ package tutorial
 
 import "github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 
-// onRegistry has the parts of the walk-through that depend on the registry. In commands, CLS stands for the name of the cluster.
+// onRegistry has the parts of the walk-through that depend on the registry. In commands, CLS stands
+// for the name of the cluster.
 type onRegistry struct {
 	// name is printed; overlay is installed.
 	name, overlay string
@@ -10,7 +11,8 @@ type onRegistry struct {
 	install       []Command
 	// uninstall removes the other objects of install.
 	uninstall []Command
-	// members, withdrawn and left check the registry: both clusters are there, the export is gone, the clusters have left.
+	// members, withdrawn and left check the registry: both clusters are there, the export is gone,
+	// the clusters have left.
 	members, withdrawn, left Command
 	// seeRegistry is step 6.
 	seeRegistry Step
@@ -22,7 +24,8 @@ type onRegistry struct {
 
 var registries = map[string]onRegistry{clusterset.CloudMap: cloudMap(), clusterset.Etcd: etcd()}
 
-// Install returns the command lines that install the product in a cluster; CLS stands for the cluster.
+// Install returns the command lines that install the product in a cluster; CLS stands for the
+// cluster.
 func Install(registry string) []string { return lines(registries[registry].install) }
 
 // Uninstall returns the command lines that remove what Install made outside the cluster.

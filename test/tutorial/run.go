@@ -11,8 +11,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
 
-// Run performs one step on a clusterset and prints each command with its output and duration. The error names the
-// command, the failed check, and the last output.
+// Run performs one step on a clusterset and prints each command with its output and duration. The
+// error names the command, the failed check, and the last output.
 func (step Step) Run(ctx context.Context, set *clusterset.Set, out io.Writer) error {
 	start := time.Now()
 	fmt.Fprintf(out, "\n== %d. %s\n", step.Number, step.Title)
@@ -81,7 +81,8 @@ the legacy controller's tutorial: clusters ` + "`cls1` and `cls2`" + `, pod netw
 ` + registries[registry].introduction
 }
 
-// Markdown returns the step as a section of a page, under a heading such as "##", with the output of Run.
+// Markdown returns the step as a section of a page, under a heading such as "##", with the output
+// of Run.
 func (step Step) Markdown(heading, printed string) string {
 	_, body, _ := strings.Cut(strings.TrimLeft(printed, "\n"), "\n")
 	return fmt.Sprintf("\n%s %d. %s\n\n%s\n\n```console\n%s\n```\n", heading, step.Number, step.Title, step.Note, strings.Trim(body, "\n"))

@@ -1,5 +1,6 @@
-// Package tutorial has the user's walk-through as data: the commands that a user types, step by step, and checks of their
-// output. `make demo` prints it as it happens; the e2e suite runs the same steps.
+// Package tutorial has the user's walk-through as data: the commands that a user types, step by
+// step, and checks of their output. `make demo` prints it as it happens; the e2e suite runs the
+// same steps.
 package tutorial
 
 import (
@@ -24,16 +25,19 @@ type Step struct {
 type Command struct {
 	// Line is run by bash, in the repository's folder.
 	Line string
-	// Within repeats the command until it succeeds and Check passes, for at most this long; 0 runs it once.
+	// Within repeats the command until it succeeds and Check passes, for at most this long; 0 runs
+	// it once.
 	Within time.Duration
-	// Check returns an error if the output is wrong; nil accepts all output of a successful command.
+	// Check returns an error if the output is wrong; nil accepts all output of a successful
+	// command.
 	Check func(output string) error
 	// Fails: the command must fail.
 	Fails bool
 }
 
 const (
-	// soon is the time limit for anything that the controller does: 20 s, as in the conformance suite of mcs-api.
+	// soon is the time limit for anything that the controller does: 20 s, as in the conformance
+	// suite of mcs-api.
 	soon = 20 * time.Second
 	// started is the time that Kubernetes may take to start pods.
 	started = 90 * time.Second
@@ -42,7 +46,8 @@ const (
 	setName = "nginx-set.demo.svc.clusterset.local"
 )
 
-// Steps returns the walk-through on a registry with so many clusters. Those beyond cls2 use the service, and export nothing.
+// Steps returns the walk-through on a registry with so many clusters. Those beyond cls2 use the
+// service, and export nothing.
 func Steps(registry string, clusters int) []Step {
 	r := registries[registry]
 	var all []string

@@ -9,7 +9,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
 
-// TestSteps checks which steps have commands for a third and a fourth cluster: they install, join, use the service and uninstall.
+// TestSteps checks which steps have commands for a third and a fourth cluster: they install, join,
+// use the service and uninstall.
 func TestSteps(t *testing.T) {
 	for _, registry := range []string{clusterset.CloudMap, clusterset.Etcd} {
 		for clusters, want := range map[int]string{2: "[] []", 3: "[1 2 3 4 11 15] []", 4: "[1 2 3 4 11 15] [1 2 3 4 11 15]"} {

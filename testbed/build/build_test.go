@@ -140,7 +140,8 @@ func TestPin_ReadsVersions(t *testing.T) {
 	}
 }
 
-// TestPin_FindsOtherVersions: each file beside go.mod, and each directory with a go.mod, is a version that can be chosen by its minor version.
+// TestPin_FindsOtherVersions: each file beside go.mod, and each directory with a go.mod, is a
+// version that can be chosen by its minor version.
 func TestPin_FindsOtherVersions(t *testing.T) {
 	b := &Builder{Source: ".."}
 	for _, p := range []pinned{kubernetesModule, corednsModule} {
@@ -182,10 +183,12 @@ func TestPin_FindsOtherVersions(t *testing.T) {
 	}
 }
 
-// TestModulesAgree: make demo builds the product and the programs of the testbed. The packages that they share are compiled once if all of them require the
-// same versions: 3,500 packages instead of 4,600, most of them those of client-go.
+// TestModulesAgree: make demo builds the product and the programs of the testbed. The packages that
+// they share are compiled once if all of them require the same versions: 3,500 packages instead of
+// 4,600, most of them those of client-go.
 func TestModulesAgree(t *testing.T) {
-	first := map[module.Version]string{} // by module, with the version that a file was the first to require
+	// by module, with the version that a file was the first to require
+	first := map[module.Version]string{}
 	versions := map[string]module.Version{}
 	for _, file := range []string{"../../go.mod", "../go.mod", "../programs/hyper/go.mod", "../programs/containerd/go.mod", "../programs/coredns/go.mod"} {
 		text, err := os.ReadFile(file)
@@ -290,7 +293,8 @@ func TestImagesAreCachedByContent(t *testing.T) {
 	}
 }
 
-// Packages that the product and the testbed share, such as those of the standard library, are compiled twice if the flags differ.
+// Packages that the product and the testbed share, such as those of the standard library, are
+// compiled twice if the flags differ.
 func TestCommonFlagsAreThoseOfTheMakefile(t *testing.T) {
 	makefile, err := os.ReadFile("../../Makefile")
 	if err != nil {

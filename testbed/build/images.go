@@ -15,7 +15,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/testbed/oci"
 )
 
-// Names of the images every node has. A tag other than latest means that Kubernetes does not try to pull them.
+// Names of the images every node has. A tag other than latest means that Kubernetes does not try to
+// pull them.
 const (
 	pauseImage   = "registry.k8s.io/pause:3.10.2"
 	corednsImage = "registry.k8s.io/coredns/coredns:"
@@ -23,7 +24,8 @@ const (
 	helloImage   = "testbed/nginx-hello:1"
 )
 
-// The same two under the names of the public images that they replace, so that a user's manifests run unchanged.
+// The same two under the names of the public images that they replace, so that a user's manifests
+// run unchanged.
 const (
 	netshootImage   = "docker.io/nicolaka/netshoot:v0.15"
 	nginxDemosImage = "docker.io/nginxdemos/hello:plain-text"
@@ -73,7 +75,8 @@ func (b *Builder) assemble(dirs map[string]string, pins map[cluster.Versions]clu
 	return r, nil
 }
 
-// images builds the images of a cluster that are not in the cache and returns the paths of their archives.
+// images builds the images of a cluster that are not in the cache and returns the paths of their
+// archives.
 func (b *Builder) images(tools string, r ClusterResult) ([]string, error) {
 	client, err := clientFiles()
 	if err != nil {
@@ -120,8 +123,8 @@ func (b *Builder) ensureImage(name string, img oci.Image) (string, error) {
 	return archive, oci.WriteFile(archive, img)
 }
 
-// imageKey returns a hash of the inputs of an image. Files are taken to be the same while their size and time are: reading
-// them all would cost more than the rest of a warm start.
+// imageKey returns a hash of the inputs of an image. Files are taken to be the same while their
+// size and time are: reading them all would cost more than the rest of a warm start.
 func imageKey(img oci.Image) (string, error) {
 	h := sha256.New()
 	fmt.Fprintf(h, "%q %q %q %q\n", img.Refs, img.Entrypoint, img.User, img.Env)
@@ -146,14 +149,14 @@ func imageKey(img oci.Image) (string, error) {
 // the signal without the trap.
 var clientCommand = []string{"/bin/sh", "-c", "trap 'exit 0' TERM INT; tail -f /dev/null & wait"}
 
-// applets are the commands of busybox the client image offers. Its own sh, nc and nslookup are not among them: busybox's
-// sh would prefer them to the real ones.
+// applets are the commands of busybox the client image offers. Its own sh, nc and nslookup are not
+// among them: busybox's sh would prefer them to the real ones.
 const applets = "ash awk base64 basename cat chmod cp cut date dd dirname echo env expr false find grep head hostname id ip " +
 	"ls mkdir mktemp mv nproc printf ps pwd readlink rm sed seq sleep sort stat tail tee time timeout touch tr true " +
 	"uname uniq wc wget which xargs yes"
 
-// clientFiles returns the file system of the client image: a shell and the tools people debug networks with, from this
-// machine's packages, with the libraries they need.
+// clientFiles returns the file system of the client image: a shell and the tools people debug
+// networks with, from this machine's packages, with the libraries they need.
 func clientFiles() ([]oci.File, error) {
 	files := []oci.File{
 		{Path: "/bin/sh", Link: "dash"},
@@ -186,7 +189,8 @@ func clientFiles() ([]oci.File, error) {
 	for l := range libraries {
 		files = append(files, oci.File{Path: l, Source: l})
 	}
-	slices.SortFunc(files, func(a, b oci.File) int { return strings.Compare(a.Path, b.Path) }) // maps have no order
+	// maps have no order
+	slices.SortFunc(files, func(a, b oci.File) int { return strings.Compare(a.Path, b.Path) })
 	return files, nil
 }
 

@@ -21,7 +21,8 @@ var requirements = []requirement{
 	{"runc", "runc"},    // a runc from Go modules lacks libseccomp, and then fails
 	{"nft", "nftables"}, // kube-proxy
 	{"mount", "mount"},  // kubelet
-	{"ldd", "libc-bin"}, // to find the libraries of the tools of the client image, which are the rest of this list
+	// to find the libraries of the tools of the client image, which are the rest of this list
+	{"ldd", "libc-bin"},
 	{"busybox", "busybox-static"},
 	{"dash", "dash"},
 	{"nc.openbsd", "netcat-openbsd"},
@@ -58,8 +59,8 @@ func missingPackages(reqs []requirement, find func(string) (string, error)) []st
 	return slices.Compact(out)
 }
 
-// Packages installs the missing packages of the distribution that kube-proxy in these modes and the rest of the testbed need, or returns an
-// error that lists them if it cannot.
+// Packages installs the missing packages of the distribution that kube-proxy in these modes and the
+// rest of the testbed need, or returns an error that lists them if it cannot.
 func Packages(ctx context.Context, out io.Writer, proxyModes []string) error {
 	required := requirements
 	if slices.Contains(proxyModes, cluster.ProxyIPTables) {

@@ -1,5 +1,6 @@
-// Package build builds the programs and images of the testbed from pinned Go modules and a few Debian packages, and caches
-// them: programs by the hash of their sources and pins, images by their content. It downloads only Go modules and packages.
+// Package build builds the programs and images of the testbed from pinned Go modules and a few
+// Debian packages, and caches them: programs by the hash of their sources and pins, images by their
+// content. It downloads only Go modules and packages.
 package build
 
 import (
@@ -38,7 +39,8 @@ type program struct {
 	links    []string // names under which the first binary is called besides
 }
 
-// kubernetesNames are the programs that the multi-call binary contains. Its name selects the program.
+// kubernetesNames are the programs that the multi-call binary contains. Its name selects the
+// program.
 var kubernetesNames = []string{
 	"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl",
 }
@@ -79,7 +81,8 @@ func commonPrograms() []program {
 	}
 }
 
-// kubernetesVersionFlags stamp the version into the binary, as Kubernetes' own build does: clients read it.
+// kubernetesVersionFlags stamp the version into the binary, as Kubernetes' own build does: clients
+// read it.
 func kubernetesVersionFlags(version string) string {
 	const pkg = "k8s.io/component-base/version."
 	major, minor, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
@@ -132,7 +135,8 @@ func cacheKey(source fs.FS, p program, goVersion string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil))[:12], nil
 }
 
-// replacePins returns the path that a file has for the build of p: its own requirements are go.mod and go.sum, and the default ones are none.
+// replacePins returns the path that a file has for the build of p: its own requirements are go.mod
+// and go.sum, and the default ones are none.
 func (p program) replacePins(path string) string {
 	own := strings.TrimSuffix(cmp.Or(p.pins, "go.mod"), ".mod")
 	switch base := filepath.Base(path); {
@@ -192,8 +196,9 @@ func (b *Builder) heartbeat(what string, done fmt.Stringer) (stop func()) {
 	return func() { ticker.Stop(); close(end) }
 }
 
-// commonFlags are those of the Makefile, so that a package is compiled once for the product and the testbed. The linker drops debugging
-// information (-s -w), so the compiler need not write it. It is not part of the cache key, because the instructions are the same without it.
+// commonFlags are those of the Makefile, so that a package is compiled once for the product and the
+// testbed. The linker drops debugging information (-s -w), so the compiler need not write it. It is
+// not part of the cache key, because the instructions are the same without it.
 func commonFlags() []string {
 	return []string{"-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false"}
 }
@@ -235,7 +240,8 @@ func (b *Builder) compile(ctx context.Context, p program, dir string) (err error
 	return install(tmp, dir)
 }
 
-// install renames the complete build tmp to dir, unless another process has built the same meanwhile: the name of dir is the hash of all that it is built from.
+// install renames the complete build tmp to dir, unless another process has built the same
+// meanwhile: the name of dir is the hash of all that it is built from.
 func install(tmp, dir string) error {
 	err := os.Rename(tmp, dir)
 	if errors.Is(err, fs.ErrExist) {
@@ -269,7 +275,8 @@ func tail(text string, n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-// FindSource finds the testbed's sources in the given directories, their parents, or their folder "testbed".
+// FindSource finds the testbed's sources in the given directories, their parents, or their folder
+// "testbed".
 func FindSource(from ...string) (string, error) {
 	for _, start := range from {
 		for dir := start; ; dir = filepath.Dir(dir) {
@@ -324,8 +331,9 @@ type pin struct {
 	suffix  string // of the names of programs
 }
 
-// pin returns the pin of a minor version of a program, such as 1.12. The default version, "", is that of go.mod; the others have a file
-// beside it (go-1.12.mod), or a directory (1.31) if they need another main.go.
+// pin returns the pin of a minor version of a program, such as 1.12. The default version, "", is
+// that of go.mod; the others have a file beside it (go-1.12.mod), or a directory (1.31) if they
+// need another main.go.
 func (b *Builder) pin(p pinned, minor string) (pin, error) {
 	version, err := b.pinnedVersion(p, "go.mod")
 	if err != nil || minor == "" || isMinor(version, minor) {
@@ -356,8 +364,8 @@ func (b *Builder) pinnedVersion(p pinned, file string) (string, error) {
 	return moduleVersion(text, p.module)
 }
 
-// Kubernetes builds only the multi-call binary and returns the directory that holds it under the names of all its
-// programs: etcd, kube-apiserver, kubectl, …
+// Kubernetes builds only the multi-call binary and returns the directory that holds it under the
+// names of all its programs: etcd, kube-apiserver, kubectl, …
 func (b *Builder) Kubernetes(ctx context.Context) (string, error) {
 	if err := b.start(ctx); err != nil {
 		return "", err
@@ -372,8 +380,8 @@ func (b *Builder) Kubernetes(ctx context.Context) (string, error) {
 // clusterPins are the pins of one cluster's versions.
 type clusterPins struct{ kubernetes, coredns pin }
 
-// All builds everything that is missing for clusters of these versions and returns the paths. The default versions are always built: kubectl
-// is of the default version.
+// All builds everything that is missing for clusters of these versions and returns the paths. The
+// default versions are always built: kubectl is of the default version.
 func (b *Builder) All(ctx context.Context, versions []cluster.Versions) (Result, error) {
 	if err := b.start(ctx); err != nil {
 		return Result{}, err
@@ -403,8 +411,8 @@ func (b *Builder) All(ctx context.Context, versions []cluster.Versions) (Result,
 	return b.assemble(dirs, pins)
 }
 
-// ensureAll builds the programs at the same time: while one is downloaded or linked, which keeps at most one processor
-// busy, others compile. The first error ends all of it.
+// ensureAll builds the programs at the same time: while one is downloaded or linked, which keeps at
+// most one processor busy, others compile. The first error ends all of it.
 func (b *Builder) ensureAll(ctx context.Context, all []program) (map[string]string, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -11,10 +11,12 @@ import (
 	"sync"
 )
 
-// progress reads the output of `go build -v`: it counts the packages and keeps everything else, which is errors.
+// progress reads the output of `go build -v`: it counts the packages and keeps everything else,
+// which is errors.
 type progress struct {
-	mu      sync.Mutex
-	stale   map[string]bool // packages to compile, false once they were; nil until all modules are there
+	mu sync.Mutex
+	// packages to compile, false once they were; nil until all modules are there
+	stale   map[string]bool
 	started int
 	line    []byte // incomplete
 	errors  bytes.Buffer

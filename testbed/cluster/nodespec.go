@@ -7,16 +7,19 @@ import (
 	"strings"
 )
 
-// NodeSpec is everything a node does. The host renders it; the node's first process (package node) carries it out.
+// NodeSpec is everything a node does. The host renders it; the node's first process (package node)
+// carries it out.
 type NodeSpec struct {
 	Hostname string `json:"hostname"`
-	// Visible are directories of the host that the node needs, even when they lie below one that it hides.
+	// Visible are directories of the host that the node needs, even when they lie below one that it
+	// hides.
 	Visible   []string       `json:"visible"`
 	Addresses []netip.Prefix `json:"addresses"`
 	Routes    []Route        `json:"routes"`
 	// Sysctls are set; all of them belong to the node's network namespace.
 	Sysctls map[string]string `json:"sysctls"`
-	// Shadowed sysctls belong to the whole machine. The kubelet requires these values, and gets files that contain them.
+	// Shadowed sysctls belong to the whole machine. The kubelet requires these values, and gets
+	// files that contain them.
 	Shadowed map[string]string `json:"shadowed"`
 	// Files are written before any process starts.
 	Files     map[string]string `json:"files"`
@@ -31,14 +34,15 @@ type Process struct {
 	Args []string `json:"args"`
 	// Env is added to the node's environment.
 	Env []string `json:"env,omitempty"`
-	// After lists the prerequisites: the URL of a server that answers 200 (https://…), a socket that accepts
-	// connections (unix:///…), or the end of a process that runs once (done:NAME).
+	// After lists the prerequisites: the URL of a server that answers 200 (https://…), a socket
+	// that accepts connections (unix:///…), or the end of a process that runs once (done:NAME).
 	After []string `json:"after,omitempty"`
 	// Once is for a process that is done when it has ended well.
 	Once bool `json:"once,omitempty"`
 }
 
-// Software has the paths of programs and images, and the names of the images that a node needs itself.
+// Software has the paths of programs and images, and the names of the images that a node needs
+// itself.
 type Software struct {
 	Kubernetes string   // directory of etcd, kube-apiserver, …, kubectl
 	Runtime    string   // directory of containerd, its shim, ctr and the CNI plugins
@@ -57,8 +61,8 @@ const (
 // CAFile is where a node keeps the certificate authority of its cluster.
 const CAFile = pkiDir + "/ca.crt"
 
-// networkSysctls make the node a router between its Pods and the bridge. Duplicate address detection would only delay
-// IPv6 addresses, which the plan makes unique.
+// networkSysctls make the node a router between its Pods and the bridge. Duplicate address
+// detection would only delay IPv6 addresses, which the plan makes unique.
 func networkSysctls(dualStack bool) map[string]string {
 	s := map[string]string{"net/ipv4/ip_forward": "1"}
 	if dualStack {
@@ -80,8 +84,8 @@ func kubeletSysctls() map[string]string {
 	}
 }
 
-// NodeSpec renders the programs and files of the node with the given index (0 is the control plane's) of cluster c. Its Pods are in
-// cgroup.
+// NodeSpec renders the programs and files of the node with the given index (0 is the control
+// plane's) of cluster c. Its Pods are in cgroup.
 func (p Plan) NodeSpec(c Cluster, index int, pki PKI, sw Software, cgroup, logDir string) (NodeSpec, error) {
 	n := c.Nodes[index]
 	r := nodeRenderer{plan: p, cluster: c, node: n, index: index, pki: pki, software: sw, cgroup: cgroup}
@@ -218,8 +222,8 @@ func importOf(archive string) string {
 	return "import-" + strings.TrimSuffix(filepath.Base(archive), ".tar")
 }
 
-// controlPlane returns the additional processes of the first node of a cluster. The controllers start when the API server is ready:
-// sooner they would only take its CPU and then back off.
+// controlPlane returns the additional processes of the first node of a cluster. The controllers
+// start when the API server is ready: sooner they would only take its CPU and then back off.
 func (r nodeRenderer) controlPlane() []Process {
 	const client, peer = "http://127.0.0.1:2379", "http://127.0.0.1:2380"
 	return []Process{
@@ -232,7 +236,8 @@ func (r nodeRenderer) controlPlane() []Process {
 			"--initial-cluster="+r.node.Name+"="+peer,
 			"--log-level=warn",
 		)},
-		// A sixth of its CPU was garbage collection, on machines that have few cores and much memory.
+		// A sixth of its CPU was garbage collection, on machines that have few cores and much
+		// memory.
 		{Name: "kube-apiserver", Env: []string{"GOGC=400"}, Args: r.kubernetes("kube-apiserver", r.apiServerFlags()...)},
 		{Name: "kube-controller-manager", After: []string{r.ready()}, Args: r.kubernetes("kube-controller-manager",
 			"--kubeconfig="+kubeconfigOf("kube-controller-manager"),
@@ -246,7 +251,8 @@ func (r nodeRenderer) controlPlane() []Process {
 			"--service-cluster-ip-range="+join(r.cluster.ServiceNetworks),
 			// The default of 20 requests a second makes its controllers start 5 s late.
 			"--kube-api-qps=100", "--kube-api-burst=200",
-			"--flex-volume-plugin-dir=/var/lib/kubelet/volume-plugins", // it creates the default, in the machine's /usr
+			// it creates the default, in the machine's /usr
+			"--flex-volume-plugin-dir=/var/lib/kubelet/volume-plugins",
 		)},
 		{Name: "kube-scheduler", After: []string{r.ready()}, Args: r.kubernetes("kube-scheduler",
 			"--kubeconfig="+kubeconfigOf("kube-scheduler"),
@@ -286,7 +292,8 @@ func (r nodeRenderer) apiServerFlags() []string {
 	}
 }
 
-// nodeAgents returns the processes of kubelet and kube-proxy. The kubelet starts after the images are imported, because it must not pull any.
+// nodeAgents returns the processes of kubelet and kube-proxy. The kubelet starts after the images
+// are imported, because it must not pull any.
 func (r nodeRenderer) nodeAgents() []Process {
 	imported := []string{r.ready()}
 	for _, archive := range r.software.Archives {

@@ -67,7 +67,8 @@ func TestNodeSpecProcesses(t *testing.T) {
 	}
 }
 
-// TestNodeSpecWaitsForWhatExists: a process that waits for one that is not started would wait forever.
+// TestNodeSpecWaitsForWhatExists: a process that waits for one that is not started would wait
+// forever.
 func TestNodeSpecWaitsForWhatExists(t *testing.T) {
 	for node := range 2 {
 		spec := testSpec(t, Config{Clusters: 1, Nodes: 2}, node)

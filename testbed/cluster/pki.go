@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// Validity of certificates: longer than any testbed runs, and from a little before now, because clocks differ.
+// Validity of certificates: longer than any testbed runs, and from a little before now, because
+// clocks differ.
 const (
 	certificateLife = 365 * 24 * time.Hour
 	clockSkew       = time.Hour

@@ -1,5 +1,5 @@
-// Package cluster plans the testbed's clusters: addresses, certificates, configuration and the processes of each node.
-// It decides and renders; it touches neither the network nor the machine.
+// Package cluster plans the testbed's clusters: addresses, certificates, configuration and the
+// processes of each node. It decides and renders; it touches neither the network nor the machine.
 package cluster
 
 import (
@@ -16,11 +16,13 @@ const (
 	MaxNodes    = 2
 )
 
-// Addresses that all clusters share. The host bridge is the network between VPCs: nodes, and servers on the host such as
-// cloudmap-local on 172.30.0.1, are reachable from every Pod of every cluster.
+// Addresses that all clusters share. The host bridge is the network between VPCs: nodes, and
+// servers on the host such as cloudmap-local on 172.30.0.1, are reachable from every Pod of every
+// cluster.
 var (
 	hostAddresses = families{netip.MustParsePrefix("172.30.0.1/24"), netip.MustParsePrefix("fd00:172:30::1/64")}
-	// The service networks overlap on purpose: in the tutorial they do, and nothing may depend on their being distinct.
+	// The service networks overlap on purpose: in the tutorial they do, and nothing may depend on
+	// their being distinct.
 	serviceNetworks = families{netip.MustParsePrefix("172.20.0.0/16"), netip.MustParsePrefix("fd00:172:20::/108")}
 )
 
@@ -34,7 +36,8 @@ func (f families) list(dualStack bool) []netip.Prefix {
 	return []netip.Prefix{f.v4}
 }
 
-// Config has the choices of the user. The lists have an entry for each cluster, in order; an empty or missing one is the default.
+// Config has the choices of the user. The lists have an entry for each cluster, in order; an empty
+// or missing one is the default.
 type Config struct {
 	Clusters  int  `json:"clusters"`
 	Nodes     int  `json:"nodes"`
@@ -110,7 +113,8 @@ func (c Config) String() string {
 	return s
 }
 
-// Plan is the whole testbed. Lists of addresses hold IPv4 first and, with dual-stack only, IPv6 second.
+// Plan is the whole testbed. Lists of addresses hold IPv4 first and, with dual-stack only, IPv6
+// second.
 type Plan struct {
 	Host     []netip.Prefix // the host's own addresses on the bridge
 	Clusters []Cluster
@@ -203,10 +207,12 @@ func (c Cluster) APIAddress() string { return fmt.Sprintf("%s:6443", c.Nodes[0].
 // APIServer returns the URL of the cluster's API server.
 func (c Cluster) APIServer() string { return "https://" + c.APIAddress() }
 
-// kubernetesServices returns the addresses of the Service default/kubernetes: the first of each service network.
+// kubernetesServices returns the addresses of the Service default/kubernetes: the first of each
+// service network.
 func (c Cluster) kubernetesServices() []netip.Addr { return c.service(1) }
 
-// DNSService returns the address of the Service kube-system/kube-dns: the tenth of the IPv4 service network, as everywhere.
+// DNSService returns the address of the Service kube-system/kube-dns: the tenth of the IPv4 service
+// network, as everywhere.
 func (c Cluster) DNSService() netip.Addr { return c.service(10)[0] }
 
 func (c Cluster) service(offset int) []netip.Addr {
@@ -228,7 +234,8 @@ type Route struct {
 	Src netip.Addr   `json:"src,omitzero"` // zero: the kernel's choice
 }
 
-// PodRoutes lead to the Pods of every node but except: a routing table as VPC peering gives it, with no NAT.
+// PodRoutes lead to the Pods of every node but except: a routing table as VPC peering gives it,
+// with no NAT.
 func (p Plan) PodRoutes(except string) []Route {
 	var out []Route
 	for _, c := range p.Clusters {
@@ -244,9 +251,10 @@ func (p Plan) PodRoutes(except string) []Route {
 	return out
 }
 
-// routes returns the node's whole routing table besides its own Pods and the bridge. There is no default route. The service
-// networks are "on the link" so that processes of the node itself can connect to a cluster IP: the kernel requires a route
-// before kube-proxy's rules replace the destination.
+// routes returns the node's whole routing table besides its own Pods and the bridge. There is no
+// default route. The service networks are "on the link" so that processes of the node itself can
+// connect to a cluster IP: the kernel requires a route before kube-proxy's rules replace the
+// destination.
 func (p Plan) routes(c Cluster, n Node) []Route {
 	out := p.PodRoutes(n.Name)
 	for k, network := range c.ServiceNetworks {

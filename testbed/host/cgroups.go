@@ -1,5 +1,5 @@
-// Package host manages the resources of the machine for a testbed: cgroups, the network between nodes, and the nodes' processes.
-// All of them can be found and removed without stored state.
+// Package host manages the resources of the machine for a testbed: cgroups, the network between
+// nodes, and the nodes' processes. All of them can be found and removed without stored state.
 package host
 
 import (
@@ -20,24 +20,26 @@ const cgroupBase = "cloud-map-mcs-testbed"
 // HostCgroup is the name of the cgroup of processes on the host, beside those of the nodes.
 const HostCgroup = "host"
 
-// daemons is the leaf below a node's cgroup for everything that is not in a Pod. It has to be a leaf: with cgroup v2 a
-// cgroup that hands controllers down (to the Pods) may not hold processes itself.
+// daemons is the leaf below a node's cgroup for everything that is not in a Pod. It has to be a
+// leaf: with cgroup v2 a cgroup that hands controllers down (to the Pods) may not hold processes
+// itself.
 const daemons = "daemons"
 
 // wantedControllers are the controllers by which the kubelet limits or measures Pods.
 var wantedControllers = []string{"cpu", "cpuset", "io", "memory", "pids", "hugetlb"}
 
-// cgroupRoot is the path of cgroups for the kubelet and runc: either the unified hierarchy itself (version 2), or
-// directories where the hierarchies of version 1 are mounted.
+// cgroupRoot is the path of cgroups for the kubelet and runc: either the unified hierarchy itself
+// (version 2), or directories where the hierarchies of version 1 are mounted.
 const cgroupRoot = "/sys/fs/cgroup"
 
 // hierarchy is one mounted cgroup tree.
 type hierarchy struct {
 	Path string
-	// Unified: this is version 2 and has the controllers. Machines with version 1 may mount version 2 besides,
-	// without controllers ("hybrid"): that is not it.
+	// Unified: this is version 2 and has the controllers. Machines with version 1 may mount version
+	// 2 besides, without controllers ("hybrid"): that is not it.
 	Unified bool
-	// CPUSet is a version 1 hierarchy whose new cgroups accept no process until they are given CPUs and memory nodes.
+	// CPUSet is a version 1 hierarchy whose new cgroups accept no process until they are given CPUs
+	// and memory nodes.
 	CPUSet bool
 }
 
@@ -62,17 +64,19 @@ func hierarchies(mountinfo string) []hierarchy {
 	return out
 }
 
-// cgroupStep is one thing to do to make a cgroup: create Dir; if CopyFrom is set, give Dir/File that file's text; and if
-// Text is set, write it to Dir/File.
+// cgroupStep is one thing to do to make a cgroup: create Dir; if CopyFrom is set, give Dir/File
+// that file's text; and if Text is set, write it to Dir/File.
 type cgroupStep struct{ Dir, File, CopyFrom, Text string }
 
-// cgroupPlan is how to make a node's cgroup in every hierarchy, and where its first process is to be entered.
+// cgroupPlan is how to make a node's cgroup in every hierarchy, and where its first process is to
+// be entered.
 type cgroupPlan struct {
 	Steps []cgroupStep
 	Join  []string
 }
 
-// planCgroup plans the cgroup of a node. available are the controllers of the unified hierarchy, if there is one.
+// planCgroup plans the cgroup of a node. available are the controllers of the unified hierarchy, if
+// there is one.
 func planCgroup(mounted []hierarchy, available []string, node string) (cgroupPlan, error) {
 	if len(mounted) == 0 {
 		return cgroupPlan{}, errors.New("no cgroups are mounted at " + cgroupRoot + ": the kubelet cannot run without")
@@ -136,7 +140,8 @@ func (s cgroupStep) do() error {
 // CgroupPath returns the path of a node's cgroup below each hierarchy's root.
 func CgroupPath(node string) string { return "/" + cgroupBase + "/" + node }
 
-// JoinCgroup creates the cgroup of a node (or HostCgroup) and moves the process into it, and thereby all its future children.
+// JoinCgroup creates the cgroup of a node (or HostCgroup) and moves the process into it, and
+// thereby all its future children.
 func JoinCgroup(node string, pid int) error {
 	mounted, err := mountedHierarchies()
 	if err != nil {
@@ -171,7 +176,8 @@ func mountedHierarchies() ([]hierarchy, error) {
 	return hierarchies(string(text)), nil
 }
 
-// unifiedControllers returns the controllers of the unified hierarchy; none if there is no such hierarchy.
+// unifiedControllers returns the controllers of the unified hierarchy; none if there is no such
+// hierarchy.
 func unifiedControllers(mounted []hierarchy) ([]string, error) {
 	i := slices.IndexFunc(mounted, func(h hierarchy) bool { return h.Unified })
 	if i < 0 {

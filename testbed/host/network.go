@@ -21,7 +21,8 @@ import (
 // HostLink is the host's only interface to the testbed.
 const HostLink = "cmmcs0"
 
-// SwitchName is the name of the file that keeps the bridge's network namespace, in the testbed's state directory.
+// SwitchName is the name of the file that keeps the bridge's network namespace, in the testbed's
+// state directory.
 const SwitchName = "testbed-switch"
 
 // nodeLink is the name of the interface in a node (package node configures it).
@@ -32,8 +33,9 @@ const nodeLink = "eth0"
 //	host            switch (own network namespace)        node cls1-node1
 //	cmmcs0 -------- host  --[ bridge ]--  c1n1 ---------- eth0 (172.30.0.11)
 //
-// The bridge has a network namespace of its own, kept by a file, because on machines where Docker (or anything else)
-// has loaded br_netfilter the packets crossing a bridge of the host are subject to the host's firewall, which drops them.
+// The bridge has a network namespace of its own, kept by a file, because on machines where Docker
+// (or anything else) has loaded br_netfilter the packets crossing a bridge of the host are subject
+// to the host's firewall, which drops them.
 func CreateNetwork(switchFile string, addresses []netip.Prefix, routes []cluster.Route) error {
 	ns, err := newNamespace(switchFile)
 	if err != nil {
@@ -86,7 +88,8 @@ func configureHost(addresses []netip.Prefix, routes []cluster.Route) error {
 	return nil
 }
 
-// ConnectNode gives the network namespace of process pid an interface that is plugged into the bridge as port.
+// ConnectNode gives the network namespace of process pid an interface that is plugged into the
+// bridge as port.
 func ConnectNode(switchFile, port string, pid int) error {
 	ns, err := netns.GetFromPath(switchFile)
 	if err != nil {
@@ -132,13 +135,15 @@ func removeNetwork(switchFile string) error {
 		}
 	}
 	err := unix.Unmount(switchFile, unix.MNT_DETACH)
-	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) { // not mounted, not there
+	// not mounted, not there
+	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("unmounting %s: %w", switchFile, err)
 	}
 	return nil
 }
 
-// SwitchFiles lists the switch files that are in use on this machine: one for each testbed, so one at most.
+// SwitchFiles lists the switch files that are in use on this machine: one for each testbed, so one
+// at most.
 func SwitchFiles() ([]string, error) {
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -147,7 +152,8 @@ func SwitchFiles() ([]string, error) {
 	return namespaceMounts(string(text), SwitchName), nil
 }
 
-// namespaceMounts reads from the text of /proc/self/mountinfo where namespaces are mounted on files of the given name.
+// namespaceMounts reads from the text of /proc/self/mountinfo where namespaces are mounted on files
+// of the given name.
 func namespaceMounts(mountinfo, name string) []string {
 	var out []string
 	for line := range strings.Lines(mountinfo) {

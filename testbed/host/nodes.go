@@ -30,8 +30,8 @@ func (p Process) Alive() bool {
 	return err == nil && start == p.Start
 }
 
-// startTime returns the 22nd field of /proc/PID/stat; the second one is in parentheses and may contain anything. Zombies do
-// not count as processes.
+// startTime returns the 22nd field of /proc/PID/stat; the second one is in parentheses and may
+// contain anything. Zombies do not count as processes.
 func startTime(pid int) (string, error) {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {
@@ -44,8 +44,9 @@ func startTime(pid int) (string, error) {
 	return fields[19], nil
 }
 
-// StartNode starts program as the first process of a node, in namespaces of its own, connects its network, and sends it
-// the specification. The node outlives the caller. If anything fails nothing is left running.
+// StartNode starts program as the first process of a node, in namespaces of its own, connects its
+// network, and sends it the specification. The node outlives the caller. If anything fails nothing
+// is left running.
 func StartNode(program, switchFile, port string, spec cluster.NodeSpec) (Process, error) {
 	log, err := os.Create(filepath.Join(spec.LogDir, "node.log"))
 	if err != nil {
@@ -73,7 +74,8 @@ func StartNode(program, switchFile, port string, spec cluster.NodeSpec) (Process
 	if err != nil {
 		return Process{}, errors.Join(fmt.Errorf("setting up node %s: %w", spec.Hostname, err), cmd.Process.Kill(), cmd.Wait())
 	}
-	go func() { _ = cmd.Wait() }() // should the node end before the caller does, it leaves no zombie
+	// should the node end before the caller does, it leaves no zombie
+	go func() { _ = cmd.Wait() }()
 	return process, in.Close()
 }
 
@@ -88,8 +90,8 @@ func setUpNode(pid int, switchFile, port string, spec cluster.NodeSpec) (Process
 	return Process{PID: pid, Start: start}, ConnectNode(switchFile, port, pid)
 }
 
-// Clean removes every trace of a testbed from the machine: processes, network, cgroups. It needs no knowledge of how the
-// testbed was made or how it ended, and doing it twice is not an error.
+// Clean removes every trace of a testbed from the machine: processes, network, cgroups. It needs no
+// knowledge of how the testbed was made or how it ended, and doing it twice is not an error.
 func Clean(switchFile string) error {
 	if err := killAll(); err != nil {
 		return err

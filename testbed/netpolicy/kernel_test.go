@@ -22,12 +22,12 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 )
 
-// connectTimeout is the time after which a connection counts as dropped. Those that are allowed take less than a millisecond; on a
-// loaded machine a longer one makes only the test longer.
+// connectTimeout is the time after which a connection counts as dropped. Those that are allowed
+// take less than a millisecond; on a loaded machine a longer one makes only the test longer.
 const connectTimeout = 2 * time.Second
 
-// TestRulesOnKernel applies rules to a network namespace that routes between others, as a node does between its Pods, and connects.
-// It needs root and changes nothing outside of its namespaces:
+// TestRulesOnKernel applies rules to a network namespace that routes between others, as a node does
+// between its Pods, and connects. It needs root and changes nothing outside of its namespaces:
 //
 //	TESTBED_E2E=1 go test -C testbed ./netpolicy
 func TestRulesOnKernel(t *testing.T) {
@@ -67,7 +67,8 @@ egress:
 		"tcp remote web 81": true, "tcp remote web 80": false, "udp remote web 80": true, "udp remote web 81": false,
 		"tcp node web 80": true, "tcp node web 81": true, // the kubelet's probes
 		"tcp web friend 80": true, "tcp web remote 80": false, "tcp web node 6443": true, "tcp web web 81": true,
-		"tcp outsider friend 80": true, "tcp remote friend 81": true, "tcp outsider node 6443": true, // no policy is about them
+		// no policy is about them
+		"tcp outsider friend 80": true, "tcp remote friend 81": true, "tcp outsider node 6443": true,
 	}
 	check := func(enforced bool) {
 		t.Helper()
@@ -126,7 +127,8 @@ type node struct {
 	addrs map[string][]netip.Addr
 }
 
-// newNode creates a node. The namespaces end with the test, since nothing but its handles holds them.
+// newNode creates a node. The namespaces end with the test, since nothing but its handles holds
+// them.
 func newNode(t *testing.T) *node {
 	t.Helper()
 	n := &node{ns: newNetwork(t), pods: map[string]netns.NsHandle{}, addrs: map[string][]netip.Addr{}}
@@ -159,7 +161,8 @@ func newNetwork(t *testing.T) netns.NsHandle {
 	defer own.Close()
 	ns, err := netns.New()
 	if err == nil {
-		for _, links := range []string{"all", "default"} { // an address that is checked for duplicates is of no use for a second
+		// an address that is checked for duplicates is of no use for a second
+		for _, links := range []string{"all", "default"} {
 			err = errors.Join(err, os.WriteFile("/proc/sys/net/ipv6/conf/"+links+"/accept_dad", []byte("0"), 0))
 		}
 		err = errors.Join(err, netns.Set(own))
@@ -328,7 +331,8 @@ func echo(conn net.Conn) error {
 func (n *node) nft(t *testing.T, script string) {
 	t.Helper()
 	inside(t, n.ns, func() error {
-		cmd := exec.Command("nft", "-f", "-") // a child has the namespace of the thread that starts it
+		// a child has the namespace of the thread that starts it
+		cmd := exec.Command("nft", "-f", "-")
 		cmd.Stdin = bytes.NewBufferString(script)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return errors.Join(err, errors.New(string(out)))

@@ -1,10 +1,11 @@
-// Package netpolicy translates NetworkPolicies into nftables rules for the Pods of a node. It decides and renders; it touches neither
-// the network nor the machine.
+// Package netpolicy translates NetworkPolicies into nftables rules for the Pods of a node. It
+// decides and renders; it touches neither the network nor the machine.
 //
-// The Pods of the testbed are routed, not bridged, so the node forwards all their packets, and sees them after kube-proxy has replaced the
-// IP of a Service. The rules are the standard semantics: a Pod that a policy selects for a direction accepts in it only what one of its
-// policies allows; replies pass; a Pod reaches itself; the node reaches its Pods, for the kubelet's probes. Pods on the host network are not
-// subject to policies, and no selector selects them.
+// The Pods of the testbed are routed, not bridged, so the node forwards all their packets, and sees
+// them after kube-proxy has replaced the IP of a Service. The rules are the standard semantics: a
+// Pod that a policy selects for a direction accepts in it only what one of its policies allows;
+// replies pass; a Pod reaches itself; the node reaches its Pods, for the kubelet's probes. Pods on
+// the host network are not subject to policies, and no selector selects them.
 package netpolicy
 
 import (
@@ -120,7 +121,8 @@ func newCompiler(s State) compiler {
 		c.namespaces[ns.Name] = ns.Labels
 	}
 	for _, pod := range s.Pods {
-		ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed // its address may be another Pod's
+		// its address may be another Pod's
+		ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 		if !pod.Spec.HostNetwork && !ended && len(addresses(pod)) > 0 {
 			c.pods = append(c.pods, pod)
 		}
@@ -145,7 +147,8 @@ func addresses(pod *corev1.Pod) []netip.Addr {
 	return out
 }
 
-// rules returns the rules that allow a Pod's packets in a direction, and whether a policy isolates it.
+// rules returns the rules that allow a Pod's packets in a direction, and whether a policy isolates
+// it.
 func (c compiler) rules(d direction, pod *corev1.Pod) (rules []string, isolated bool, err error) {
 	for _, ip := range addresses(pod) {
 		rules = append(rules, fmt.Sprintf("%s %s %s return", family(ip), d.remote, ip)) // itself
@@ -170,7 +173,8 @@ func (c compiler) rules(d direction, pod *corev1.Pod) (rules []string, isolated 
 	return rules, isolated, nil
 }
 
-// applies reports whether a policy is about a direction. Without policy types, each policy is about ingress, and one with egress rules about egress.
+// applies reports whether a policy is about a direction. Without policy types, each policy is about
+// ingress, and one with egress rules about egress.
 func applies(policy *networkingv1.NetworkPolicy, kind networkingv1.PolicyType) bool {
 	if len(policy.Spec.PolicyTypes) > 0 {
 		return slices.Contains(policy.Spec.PolicyTypes, kind)
@@ -284,7 +288,8 @@ func (c compiler) peers(d direction, namespace string, peers []networkingv1.Netw
 	return out, pods, nil
 }
 
-// selectPods returns the Pods that a peer with selectors selects. Without a namespace selector they are in the policy's namespace.
+// selectPods returns the Pods that a peer with selectors selects. Without a namespace selector they
+// are in the policy's namespace.
 func (c compiler) selectPods(namespace string, peer networkingv1.NetworkPolicyPeer) (out []*corev1.Pod, err error) {
 	for _, pod := range c.pods {
 		in := pod.Namespace == namespace

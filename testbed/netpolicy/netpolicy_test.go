@@ -33,7 +33,8 @@ func newPod(namespace, app, node string, port int32, ips ...string) *corev1.Pod 
 	return pod
 }
 
-// cluster has Pods of namespaces shop and blog on nodes n1 and n2, and some that no rule may mention.
+// cluster has Pods of namespaces shop and blog on nodes n1 and n2, and some that no rule may
+// mention.
 func cluster(policies ...*networkingv1.NetworkPolicy) State {
 	onHost, ended, pending := newPod("shop", "on-host", "n1", 80, "172.30.0.11"), newPod("shop", "ended", "n1", 80, "10.10.0.9"), newPod("shop", "pending", "n1", 80)
 	onHost.Spec.HostNetwork = true
@@ -141,7 +142,8 @@ func TestRuleset(t *testing.T) {
 	}
 }
 
-// TestRuleset_JumpsByAddress checks that the packets of the node's isolated Pods, and of no other, reach their chains.
+// TestRuleset_JumpsByAddress checks that the packets of the node's isolated Pods, and of no other,
+// reach their chains.
 func TestRuleset_JumpsByAddress(t *testing.T) {
 	s := cluster(newPolicy(t, "p", `{podSelector: {}, policyTypes: [Ingress, Egress]}`))
 	for node, jumps := range map[string][]string{
@@ -168,7 +170,8 @@ func TestRuleset_JumpsByAddress(t *testing.T) {
 	}
 }
 
-// TestRuleset_IsStable: the order of the objects does not matter, so that nothing is applied without a change.
+// TestRuleset_IsStable: the order of the objects does not matter, so that nothing is applied
+// without a change.
 func TestRuleset_IsStable(t *testing.T) {
 	a := cluster(newPolicy(t, "p", `{podSelector: {}, ingress: [{from: [{podSelector: {}}]}]}`), newPolicy(t, "q", `{podSelector: {}, egress: [{}]}`))
 	b := a

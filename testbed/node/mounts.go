@@ -13,8 +13,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/testbed/cluster"
 )
 
-// private are the directories where the node's programs keep state. They are empty in-memory file systems in the node:
-// nodes do not see each other's state nor the host's, and it vanishes with them.
+// private are the directories where the node's programs keep state. They are empty in-memory file
+// systems in the node: nodes do not see each other's state nor the host's, and it vanishes with
+// them.
 var private = []string{"/run", "/var/lib", "/var/log"}
 
 func mountAll(spec cluster.NodeSpec) error {
@@ -35,8 +36,8 @@ func mountAll(spec cluster.NodeSpec) error {
 	return shadowSysctls(spec.Shadowed)
 }
 
-// mountKernel replaces /proc and /sys, which show the PID and network namespace they were mounted in. A new /sys has no
-// cgroups below it, so the cgroup mounts are saved and restored.
+// mountKernel replaces /proc and /sys, which show the PID and network namespace they were mounted
+// in. A new /sys has no cgroups below it, so the cgroup mounts are saved and restored.
 func mountKernel() error {
 	cgroups, err := unix.OpenTree(unix.AT_FDCWD, "/sys/fs/cgroup", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 	if err != nil {
@@ -55,7 +56,8 @@ func mountKernel() error {
 	return nil
 }
 
-// mountPrivate hides the private directories and then shows the visible ones again, wherever they were.
+// mountPrivate hides the private directories and then shows the visible ones again, wherever they
+// were.
 func mountPrivate(visible []string) error {
 	visible = slices.Compact(slices.Sorted(slices.Values(visible)))
 	held := map[string]int{}

@@ -1,6 +1,6 @@
-// Package node is the inside of a node: the first process of its PID, mount, network, UTS and IPC namespaces. When that
-// process is killed the kernel kills every other process of the node with it, and everything the node mounted or
-// configured is gone.
+// Package node is the inside of a node: the first process of its PID, mount, network, UTS and IPC
+// namespaces. When that process is killed the kernel kills every other process of the node with it,
+// and everything the node mounted or configured is gone.
 package node
 
 import (
@@ -15,10 +15,12 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/testbed/cluster"
 )
 
-// Run reads the node's specification from in, up to its end, and is the node from then on. The host closes in when it
-// has connected the node's network; if it dies before, the specification is incomplete and Run returns an error.
+// Run reads the node's specification from in, up to its end, and is the node from then on. The host
+// closes in when it has connected the node's network; if it dies before, the specification is
+// incomplete and Run returns an error.
 //
-// Run must be called in the first process of new namespaces: it changes mounts and addresses without looking back.
+// Run must be called in the first process of new namespaces: it changes mounts and addresses
+// without looking back.
 func Run(in io.Reader) error {
 	if pid := os.Getpid(); pid != 1 {
 		return fmt.Errorf("running as process %d: the testbed starts this program as the first process of a node", pid)

@@ -15,8 +15,9 @@ import (
 // restartDelay keeps a program that fails at start from using all CPU.
 const restartDelay = time.Second
 
-// supervisor starts the node's processes when their prerequisites are met, and restarts them when they end. As the first
-// process of the PID namespace it also inherits orphans (containerd's shims, for instance) and reaps them.
+// supervisor starts the node's processes when their prerequisites are met, and restarts them when
+// they end. As the first process of the PID namespace it also inherits orphans (containerd's shims,
+// for instance) and reaps them.
 type supervisor struct {
 	spec cluster.NodeSpec
 
@@ -51,7 +52,8 @@ func (s *supervisor) run() error {
 	}
 }
 
-// runProcess runs a process and restarts it until the node stops; a process that runs once ends when it succeeds.
+// runProcess runs a process and restarts it until the node stops; a process that runs once ends
+// when it succeeds.
 func (s *supervisor) runProcess(p cluster.Process, log *os.File, gates *gates) {
 	defer log.Close()
 	for _, g := range p.After {
@@ -74,7 +76,8 @@ func (s *supervisor) runProcess(p cluster.Process, log *os.File, gates *gates) {
 	}
 }
 
-// start holds the lock until the PID is registered, so that the process is not reaped before it is known.
+// start holds the lock until the PID is registered, so that the process is not reaped before it is
+// known.
 func (s *supervisor) start(p cluster.Process, log *os.File) (<-chan bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,7 +1,9 @@
-// Package oci builds OCI image archives from local files, without a container engine and without a registry.
+// Package oci builds OCI image archives from local files, without a container engine and without a
+// registry.
 //
-// An archive is the tar of an OCI image layout, as `ctr images import`, `podman load`, `skopeo copy oci-archive:` and
-// `docker load` (25 and later) read it. Builds are reproducible: the same input gives the same bytes.
+// An archive is the tar of an OCI image layout, as `ctr images import`, `podman load`, `skopeo copy
+// oci-archive:` and `docker load` (25 and later) read it. Builds are reproducible: the same input
+// gives the same bytes.
 package oci
 
 import (
@@ -27,12 +29,14 @@ import (
 // epoch is the time in every format that has one: with the current time, every build would differ.
 var epoch = time.Unix(0, 0).UTC()
 
-// defaultPath is the PATH that container engines set by default; programs started by a shell rely on it.
+// defaultPath is the PATH that container engines set by default; programs started by a shell rely
+// on it.
 const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // Image is one image to build: its entrypoint, user, names, and the files of each platform.
 type Image struct {
-	// Refs are the image's names, NAME:TAG; Docker's short forms are completed (a/b:1 is docker.io/a/b:1).
+	// Refs are the image's names, NAME:TAG; Docker's short forms are completed (a/b:1 is
+	// docker.io/a/b:1).
 	Refs []string
 	// Entrypoint is the command; empty leaves it to the Pod.
 	Entrypoint []string
@@ -50,7 +54,8 @@ type Image struct {
 type Platform struct {
 	// Name is os/architecture, such as linux/arm64.
 	Name string
-	// Files is the whole file system: images are built from scratch. Parent directories come by themselves.
+	// Files is the whole file system: images are built from scratch. Parent directories come by
+	// themselves.
 	Files []File
 }
 

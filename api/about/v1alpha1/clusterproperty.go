@@ -1,5 +1,5 @@
-// Package v1alpha1 exists for the generated CRD: it serves the schema of v1beta1 under its older name. Code uses the types
-// of v1beta1 for both.
+// Package v1alpha1 exists for the generated CRD: it serves the schema of v1beta1 under its older
+// name. Code uses the types of v1beta1 for both.
 //
 // +kubebuilder:object:generate=true
 // +groupName=about.k8s.io

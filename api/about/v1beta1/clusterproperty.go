@@ -11,9 +11,11 @@ const GroupName = "about.k8s.io"
 
 // Names of the well-known properties.
 const (
-	// ClusterIDProperty is the ClusterProperty that holds the cluster's ID, unique in its clusterset.
+	// ClusterIDProperty is the ClusterProperty that holds the cluster's ID, unique in its
+	// clusterset.
 	ClusterIDProperty = "cluster.clusterset.k8s.io"
-	// ClusterSetIDProperty is the ClusterProperty that holds the ID of the clusterset that the cluster is a member of.
+	// ClusterSetIDProperty is the ClusterProperty that holds the ID of the clusterset that the
+	// cluster is a member of.
 	ClusterSetIDProperty = "clusterset.k8s.io"
 )
 
@@ -55,7 +57,8 @@ type ClusterPropertyList struct {
 	Items []ClusterProperty `json:"items"`
 }
 
-// AddToScheme registers the types under gv, v1alpha1 or v1beta1 of GroupName: the version that the API server serves.
+// AddToScheme registers the types under gv, v1alpha1 or v1beta1 of GroupName: the version that the
+// API server serves.
 func AddToScheme(scheme *runtime.Scheme, gv schema.GroupVersion) {
 	scheme.AddKnownTypes(gv, &ClusterProperty{}, &ClusterPropertyList{})
 	metav1.AddToGroupVersion(scheme, gv)

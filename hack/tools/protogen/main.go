@@ -1,5 +1,5 @@
-// Command protogen generates Go from .proto files without protoc: protocompile parses them, and protoc-gen-go, run as the
-// Go tool of this module, writes the code.
+// Command protogen generates Go from .proto files without protoc: protocompile parses them, and
+// protoc-gen-go, run as the Go tool of this module, writes the code.
 //
 //	go run -C hack/tools ./protogen ROOT FILE...
 //
@@ -54,7 +54,8 @@ func generate(ctx context.Context, root string, files []string) error {
 	return nil
 }
 
-// compile makes the request that protoc would send to a plugin: every file that is needed, imports first.
+// compile makes the request that protoc would send to a plugin: every file that is needed, imports
+// first.
 func compile(ctx context.Context, root string, files []string) (*pluginpb.CodeGeneratorRequest, error) {
 	compiler := protocompile.Compiler{
 		Resolver:       protocompile.WithStandardImports(&protocompile.SourceResolver{ImportPaths: []string{root}}),

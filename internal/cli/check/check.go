@@ -27,7 +27,8 @@ type Check struct {
 	Remedy string `json:"remedy,omitempty"`
 }
 
-// IsFailure reports whether a requirement is not met. Warnings and unknown results are not failures.
+// IsFailure reports whether a requirement is not met. Warnings and unknown results are not
+// failures.
 func (c Check) IsFailure() bool { return c.Result == Failed || c.Result == Missing }
 
 // AnyFailure reports whether one of checks is a failure.

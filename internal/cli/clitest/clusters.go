@@ -46,10 +46,12 @@ var Today = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 // Clusters are a clusterset: clusters by the name of their context, cls1 being the current one.
 type Clusters map[string]*Cluster
 
-// A Cluster is one cluster of a clusterset with its controller. It is the controller's status.Source.
+// A Cluster is one cluster of a clusterset with its controller. It is the controller's
+// status.Source.
 type Cluster struct {
 	CoreDNS *CoreDNS
-	// ControllerStatus, ServiceList, ProbeResult and ReachProblems are the responses of the controller; ReachProblems is by IP.
+	// ControllerStatus, ServiceList, ProbeResult and ReachProblems are the responses of the
+	// controller; ReachProblems is by IP.
 	ControllerStatus status.Status
 	ServiceList      []status.Service
 	ProbeResult      status.Probe
@@ -167,7 +169,8 @@ func newScheme(t *testing.T) *runtime.Scheme {
 	return scheme
 }
 
-// Start starts the clusters and returns the connections to them by context, that of the current context under "".
+// Start starts the clusters and returns the connections to them by context, that of the current
+// context under "".
 func (c Clusters) Start(t *testing.T) map[string]*session.Cluster {
 	t.Helper()
 	connections := map[string]*session.Cluster{}
@@ -242,7 +245,8 @@ func (c *Cluster) completeRequests(ctx context.Context, w client.WithWatch, obj 
 	return w.Update(ctx, config)
 }
 
-// applyObject applies an object. The fake client cannot apply NetworkPolicies: it has two schemas of a port.
+// applyObject applies an object. The fake client cannot apply NetworkPolicies: it has two schemas
+// of a port.
 func applyObject(ctx context.Context, w client.WithWatch, obj runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
 	text, err := json.Marshal(obj)
 	if err != nil {
@@ -303,7 +307,8 @@ func (c *Cluster) forwardPort(ctx context.Context, pod *corev1.Pod, port int32, 
 	})
 }
 
-// standby is a replica of a cluster's controller that is not the leader, as package serve implements it.
+// standby is a replica of a cluster's controller that is not the leader, as package serve
+// implements it.
 type standby struct{ *Cluster }
 
 const standbyProblem = "this replica is on standby: another one is the leader"

@@ -45,7 +45,8 @@ const StockCorefile = `.:53 {
 }
 `
 
-// CoreDNS is a cluster with a stock CoreDNS. Its pods answer according to the Corefile, which they read when they restart.
+// CoreDNS is a cluster with a stock CoreDNS. Its pods answer according to the Corefile, which they
+// read when they restart.
 type CoreDNS struct {
 	Kube       *fake.Clientset
 	Deployment *appsv1.Deployment
@@ -64,11 +65,13 @@ type CoreDNS struct {
 	IgnoresRestart bool
 	// DeniedResource is the resource that the controller may not use; "*" is all.
 	DeniedResource string
-	// BesideImageProblem is the reason for which the nodes cannot pull the image of the CoreDNS beside the cluster's own, or "".
+	// BesideImageProblem is the reason for which the nodes cannot pull the image of the CoreDNS
+	// beside the cluster's own, or "".
 	BesideImageProblem string
 	// BesideObjects are objects with the names of the CoreDNS beside the cluster's own.
 	BesideObjects []client.Object
-	// OtherServerAnswers makes the pods of a DNS server other than CoreDNS answer for clusterset.local.
+	// OtherServerAnswers makes the pods of a DNS server other than CoreDNS answer for
+	// clusterset.local.
 	OtherServerAnswers bool
 
 	client  client.Client // has the objects of the CoreDNS beside the cluster's own
@@ -152,7 +155,8 @@ func (c *CoreDNS) Start() {
 	})
 }
 
-// apply applies an object of the CoreDNS beside the cluster's own. A Service gets its IPs, and a Deployment its pods.
+// apply applies an object of the CoreDNS beside the cluster's own. A Service gets its IPs, and a
+// Deployment its pods.
 func (c *CoreDNS) apply(ctx context.Context, w client.WithWatch, obj runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
 	if err := w.Apply(ctx, obj, opts...); err != nil {
 		return err
@@ -181,7 +185,8 @@ func (c *CoreDNS) apply(ctx context.Context, w client.WithWatch, obj runtime.App
 	return nil
 }
 
-// rollOut starts the pods of the CoreDNS beside the cluster's own, or makes them wait for their image.
+// rollOut starts the pods of the CoreDNS beside the cluster's own, or makes them wait for their
+// image.
 func (c *CoreDNS) rollOut(ctx context.Context, w client.WithWatch, key client.ObjectKey) error {
 	var d appsv1.Deployment
 	if err := w.Get(ctx, key, &d); err != nil {
@@ -285,7 +290,8 @@ func (c *CoreDNS) forwardPort(_ context.Context, pod *corev1.Pod, _ int32, use f
 	})
 }
 
-// answers reports whether a pod answers for clusterset.local: from ServiceImports, or from the CoreDNS to which it forwards.
+// answers reports whether a pod answers for clusterset.local: from ServiceImports, or from the
+// CoreDNS to which it forwards.
 func (c *CoreDNS) answers(pod *corev1.Pod) (bool, error) {
 	if pod.Labels["app.kubernetes.io/name"] == coredns.BesideName {
 		return true, nil
@@ -310,7 +316,8 @@ func (c *CoreDNS) Custom() string {
 	return config.(*corev1.ConfigMap).Data[coredns.CustomKey]
 }
 
-// AnswerQuery serves one DNS query over TCP. It answers with a TXT record, or that the name does not exist.
+// AnswerQuery serves one DNS query over TCP. It answers with a TXT record, or that the name does
+// not exist.
 func AnswerQuery(conn io.ReadWriter, exists bool) error {
 	var length uint16
 	if err := binary.Read(conn, binary.BigEndian, &length); err != nil {

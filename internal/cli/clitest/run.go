@@ -1,4 +1,5 @@
-// Package clitest runs commands of kubectl-mcs in tests against fake clusters and compares the output with golden files.
+// Package clitest runs commands of kubectl-mcs in tests against fake clusters and compares the
+// output with golden files.
 package clitest
 
 import (
@@ -22,8 +23,8 @@ import (
 // Commands returns the commands under test.
 type Commands func(*session.Session) []*cobra.Command
 
-// Run runs one command line. Clusters are by context, that of the current context under "". It returns a transcript, in which lines
-// of standard error begin with "! ", and the exit code.
+// Run runs one command line. Clusters are by context, that of the current context under "". It
+// returns a transcript, in which lines of standard error begin with "! ", and the exit code.
 func Run(t *testing.T, commands Commands, clusters map[string]*session.Cluster, line string) (string, int) {
 	t.Helper()
 	var out, errOut bytes.Buffer
@@ -66,7 +67,8 @@ type TerminalSession struct {
 	Lines []string
 }
 
-// RunSessions runs each session on its own clusters and compares the transcripts with the golden files.
+// RunSessions runs each session on its own clusters and compares the transcripts with the golden
+// files.
 func RunSessions(t *testing.T, commands Commands, sessions []TerminalSession) {
 	t.Helper()
 	for _, s := range sessions {
@@ -86,7 +88,8 @@ func RunSessions(t *testing.T, commands Commands, sessions []TerminalSession) {
 	}
 }
 
-// dropManifests removes most objects of deploy/base from a transcript, so that a change of deploy/base does not change the goldens.
+// dropManifests removes most objects of deploy/base from a transcript, so that a change of
+// deploy/base does not change the goldens.
 func dropManifests(transcript string) string {
 	var out strings.Builder
 	for l := range strings.Lines(transcript) {

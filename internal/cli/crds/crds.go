@@ -20,8 +20,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 )
 
-// A Release is the release and schema revision in the labels of a CRD of the MCS API, such as v0.5.2 revision 0. It is zero for
-// a CRD without the labels.
+// A Release is the release and schema revision in the labels of a CRD of the MCS API, such as
+// v0.5.2 revision 0. It is zero for a CRD without the labels.
 type Release struct{ release, revision string }
 
 // String returns the release as users read it.
@@ -71,7 +71,8 @@ func Bundled() Release {
 	return ReleaseOf(crd.Labels)
 }
 
-// Compare returns -1 if a is older than b, 1 if it is newer, else 0. A release that cannot be parsed equals every other.
+// Compare returns -1 if a is older than b, 1 if it is newer, else 0. A release that cannot be
+// parsed equals every other.
 func Compare(a, b Release) int {
 	va, errA := version.ParseSemantic(a.release)
 	vb, errB := version.ParseSemantic(b.release)

@@ -38,7 +38,8 @@ const (
 	inAddOn     place = "EKS add-on"       // the configuration of the EKS add-on, with the AWS API
 	inKubeDNS   place = "kube-dns"         // stubDomains of kube-dns on GKE
 	inHelmChart place = "HelmChartConfig"  // the values of RKE2's chart
-	inPods      place = "pods"             // nowhere, as on EKS Auto Mode: pods name the server themselves
+	// nowhere, as on EKS Auto Mode: pods name the server themselves
+	inPods place = "pods"
 )
 
 // The Deployments of other DNS servers than kube-system/coredns.
@@ -81,7 +82,8 @@ func readClusterDNS(ctx context.Context, k *session.Cluster, clusterDomain strin
 	return d, err
 }
 
-// findOtherServer returns the name of the Deployment of a known DNS server other than kube-system/coredns, or "".
+// findOtherServer returns the name of the Deployment of a known DNS server other than
+// kube-system/coredns, or "".
 func findOtherServer(ctx context.Context, k *session.Cluster) (string, error) {
 	for _, name := range []string{kubeDNSName, rke2Name} {
 		_, err := k.Kube.AppsV1().Deployments(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -119,12 +121,14 @@ func readBeside(ctx context.Context, k *session.Cluster) (beside, error) {
 	return b, nil
 }
 
-// besideImageProblem returns the reason for which a node cannot pull the image of the CoreDNS beside the cluster's own, or "".
+// besideImageProblem returns the reason for which a node cannot pull the image of the CoreDNS
+// beside the cluster's own, or "".
 func besideImageProblem(ctx context.Context, k *session.Cluster, deployment *appsv1.Deployment) (string, error) {
 	return k.ImageProblem(ctx, deployment, coredns.BesideLabels(), imageOf(deployment))
 }
 
-// place returns where the cluster's DNS is configured. With force, the Corefile of EKS is edited although the add-on may overwrite it.
+// place returns where the cluster's DNS is configured. With force, the Corefile of EKS is edited
+// although the add-on may overwrite it.
 func (d *clusterDNS) place(force bool) place {
 	switch {
 	case d.own != nil && d.own.readsCustom():
@@ -148,8 +152,8 @@ func (c *coreDNS) readsCustom() bool {
 	})
 }
 
-// isForwarded reports whether the cluster's DNS is configured to forward the zone to the CoreDNS beside it, at its present or a
-// previous address.
+// isForwarded reports whether the cluster's DNS is configured to forward the zone to the CoreDNS
+// beside it, at its present or a previous address.
 func (d *clusterDNS) isForwarded() bool {
 	if d.own == nil {
 		return false // it cannot be read
@@ -190,7 +194,8 @@ func (d *clusterDNS) validateBeside(clusterDomain string) error {
 	return err
 }
 
-// runEnableBeside deploys a CoreDNS beside the cluster's own and makes the cluster's DNS forward the zone to it.
+// runEnableBeside deploys a CoreDNS beside the cluster's own and makes the cluster's DNS forward
+// the zone to it.
 func runEnableBeside(ctx context.Context, s *session.Session, o options) error {
 	if v := coredns.ImageVersion(o.image); v != "" && !coredns.Supports(v) {
 		return session.Usagef("--image: CoreDNS %s is too old to serve %s; %s or newer is required", v, coredns.Zone, coredns.MinVersion)
@@ -355,7 +360,8 @@ func (d *clusterDNS) customBlock(clusterDomain string) (string, error) {
 	return block + "\n", err
 }
 
-// instruct prints how to configure a DNS server that this command cannot edit, unless its pods answer for the zone already.
+// instruct prints how to configure a DNS server that this command cannot edit, unless its pods
+// answer for the zone already.
 func instruct(ctx context.Context, s *session.Session, k *session.Cluster, d *clusterDNS, o options) error {
 	if o.wait > 0 { // pods of the second CoreDNS are ready
 		found, err := probeServers(ctx, k)
@@ -400,7 +406,8 @@ func printForward(s *session.Session, d *clusterDNS, o options) error {
 	return err
 }
 
-// instructions returns how to make DNS servers that cannot be edited with the Kubernetes API forward the zone.
+// instructions returns how to make DNS servers that cannot be edited with the Kubernetes API
+// forward the zone.
 func (d *clusterDNS) instructions() string {
 	addresses := strings.Join(d.beside.addresses, " ")
 	const again = "\nThen run this command again: it checks the result.\n"
@@ -420,7 +427,8 @@ func (d *clusterDNS) instructions() string {
 		coredns.Zone, strings.Join(d.beside.addresses, ", "))
 }
 
-// disableBeside makes the cluster's DNS forward the zone no longer, and deletes the CoreDNS beside it.
+// disableBeside makes the cluster's DNS forward the zone no longer, and deletes the CoreDNS beside
+// it.
 func disableBeside(ctx context.Context, s *session.Session, k *session.Cluster, d *clusterDNS, o options) error {
 	if o.dryRun {
 		return printRemoval(s, d)
@@ -448,7 +456,8 @@ func disableBeside(ctx context.Context, s *session.Session, k *session.Cluster, 
 			return err
 		}
 	}
-	// The servers are deleted last: until then, CoreDNS pods that still forward the zone get answers.
+	// The servers are deleted last: until then, CoreDNS pods that still forward the zone get
+	// answers.
 	if err := applyChange(ctx, s, k, d.own, o, ch); err != nil {
 		return err
 	}
@@ -471,7 +480,8 @@ func printRemoval(s *session.Session, d *clusterDNS) error {
 	return printDiff(s, d.own.corefile(), edited)
 }
 
-// checkUnused returns an error if a DNS server or a pod uses the CoreDNS beside it, as far as this can be read.
+// checkUnused returns an error if a DNS server or a pod uses the CoreDNS beside it, as far as this
+// can be read.
 func checkUnused(ctx context.Context, k *session.Cluster, d *clusterDNS, force bool) error {
 	if force {
 		return nil

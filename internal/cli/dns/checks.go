@@ -67,7 +67,8 @@ func (c *coreDNS) versionCheck() check.Check {
 
 func (c *coreDNS) apiCheck() check.Check { return apiCheck(c.context, c.served) }
 
-// apiCheck checks the version of ServiceImport that CoreDNS watches, up to 1.15.0. served are the versions that the API server serves.
+// apiCheck checks the version of ServiceImport that CoreDNS watches, up to 1.15.0. served are the
+// versions that the API server serves.
 func apiCheck(context string, served []string) check.Check {
 	watched := mcsv1alpha1.GroupVersion
 	result := check.Check{Name: "ServiceImport API", Result: check.OK, Detail: watched.String() + " is served"}
@@ -138,7 +139,8 @@ func (d *clusterDNS) validateOwn() error {
 	return d.own.validatePrerequisites()
 }
 
-// overallState returns the state of the zone in the cluster. A check whose result is unknown counts as passed.
+// overallState returns the state of the zone in the cluster. A check whose result is unknown counts
+// as passed.
 func (c *coreDNS) overallState(checks []check.Check) coredns.State {
 	if !check.AnyFailure(checks) {
 		return c.inspection.State
@@ -203,7 +205,8 @@ func (r responses) check() check.Check {
 	return result
 }
 
-// checks returns all checks of a cluster with a CoreDNS beside its own. Each requires the ones before it.
+// checks returns all checks of a cluster with a CoreDNS beside its own. Each requires the ones
+// before it.
 func (d *clusterDNS) checks(own, second responses) []check.Check {
 	remedy := BesideRemedy(d.context)
 	all := []check.Check{d.besideCheck(), apiCheck(d.context, d.served)}
@@ -259,7 +262,8 @@ func (d *clusterDNS) besideCheck() check.Check {
 	return result
 }
 
-// forwardChecks checks that the configuration of the cluster's DNS, where it can be read, has the IPs of the Service.
+// forwardChecks checks that the configuration of the cluster's DNS, where it can be read, has the
+// IPs of the Service.
 func (d *clusterDNS) forwardChecks(remedy string) []check.Check {
 	if d.own == nil {
 		return nil

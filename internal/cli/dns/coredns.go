@@ -26,7 +26,8 @@ const (
 	corefileKey = "Corefile"
 )
 
-// nodeLocalNames are the ConfigMaps of NodeLocal DNSCache: of Kubernetes and Cilium's Local Redirect Policy, and of Kubespray.
+// nodeLocalNames are the ConfigMaps of NodeLocal DNSCache: of Kubernetes and Cilium's Local
+// Redirect Policy, and of Kubespray.
 var nodeLocalNames = []string{"node-local-dns", "nodelocaldns"}
 
 // A coreDNS is the state of a cluster's CoreDNS. Its methods do no I/O.
@@ -38,10 +39,13 @@ type coreDNS struct {
 	version    string   // "" when the image tag has no version
 	served     []string // the versions of ServiceImport that the API server serves
 	permission permission
-	bypassed   string // the ConfigMap of a node-local DNS cache that does not send queries for clusterset.local to CoreDNS, or ""
+	// the ConfigMap of a node-local DNS cache that does not send queries for clusterset.local to
+	// CoreDNS, or ""
+	bypassed string
 }
 
-// A permission is whether CoreDNS may read ServiceImports. The user may lack the permission to check it.
+// A permission is whether CoreDNS may read ServiceImports. The user may lack the permission to
+// check it.
 type permission string
 
 const (
@@ -50,7 +54,8 @@ const (
 	unchecked permission = "unchecked"
 )
 
-// errNoCoreDNS is the error for a cluster in which CoreDNS has another name, or that has another DNS server.
+// errNoCoreDNS is the error for a cluster in which CoreDNS has another name, or that has another
+// DNS server.
 var errNoCoreDNS = fmt.Errorf("finding CoreDNS: Deployment %s/%s does not exist; if the cluster has another DNS server (such as kube-dns on GKE) "+
 	"or none that can be edited (EKS Auto Mode), run kubectl mcs dns enable --beside: docs/dns.md", namespace, name)
 
@@ -133,7 +138,8 @@ func readPermission(ctx context.Context, k *session.Cluster, serviceAccount stri
 	return granted, nil
 }
 
-// findBypass returns the name of the ConfigMap of a node-local DNS cache without a server block for the zone, or "".
+// findBypass returns the name of the ConfigMap of a node-local DNS cache without a server block for
+// the zone, or "".
 func findBypass(ctx context.Context, k *session.Cluster) (string, error) {
 	for _, name := range nodeLocalNames {
 		config, err := k.Kube.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -178,7 +184,8 @@ func (c *coreDNS) serviceAccount() string {
 	return "default"
 }
 
-// isOnEKS reports whether EKS installed CoreDNS. Its add-on and its older self-managed Deployment have the same label.
+// isOnEKS reports whether EKS installed CoreDNS. Its add-on and its older self-managed Deployment
+// have the same label.
 func (c *coreDNS) isOnEKS() bool {
 	const key = "eks.amazonaws.com/component"
 	return c.deployment.Labels[key] == name || c.deployment.Annotations[key] == name

@@ -1,5 +1,6 @@
-// Package dns has the commands dns enable, disable and status: they edit the Corefile and the permissions of the cluster's
-// CoreDNS, restart it, and check that its pods answer for clusterset.local. Package coredns decides on the edits.
+// Package dns has the commands dns enable, disable and status: they edit the Corefile and the
+// permissions of the cluster's CoreDNS, restart it, and check that its pods answer for
+// clusterset.local. Package coredns decides on the edits.
 package dns
 
 import (
@@ -17,8 +18,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
 )
 
-// defaultWait covers a rolling restart of a few CoreDNS pods, image pull included. Without a restart, a changed Corefile
-// needs up to about 60 s to reach the pods (the kubelet's sync) and up to 45 s until the reload plugin reads it (30 s and 15 s jitter).
+// defaultWait covers a rolling restart of a few CoreDNS pods, image pull included. Without a
+// restart, a changed Corefile needs up to about 60 s to reach the pods (the kubelet's sync) and up
+// to 45 s until the reload plugin reads it (30 s and 15 s jitter).
 const defaultWait = 2 * time.Minute
 
 // options are the flags of dns enable and dns disable.
@@ -187,7 +189,8 @@ func disableZone(ctx context.Context, s *session.Session, k *session.Cluster, c 
 	if err != nil {
 		return err
 	}
-	// The permission is deleted last: a CoreDNS pod that still has the option must be able to read ServiceImports.
+	// The permission is deleted last: a CoreDNS pod that still has the option must be able to read
+	// ServiceImports.
 	if err := applyChange(ctx, s, k, c, o, change{edited: written}); err != nil {
 		return err
 	}
@@ -242,8 +245,8 @@ func waitForChange(ctx context.Context, s *session.Session, k *session.Cluster, 
 	return nil
 }
 
-// isOutdated reports whether CoreDNS runs with another Corefile than that of the ConfigMap: this command edited it, or
-// CoreDNS has not applied an earlier edit.
+// isOutdated reports whether CoreDNS runs with another Corefile than that of the ConfigMap: this
+// command edited it, or CoreDNS has not applied an earlier edit.
 func isOutdated(ctx context.Context, s *session.Session, k *session.Cluster, c *coreDNS, ch change) (bool, error) {
 	state := coredns.Disabled
 	if ch.enable {
@@ -261,7 +264,8 @@ func isOutdated(ctx context.Context, s *session.Session, k *session.Cluster, c *
 	return found.isComplete() && !found.allAgree(ch.enable), nil
 }
 
-// printAddOnConfiguration prints the configuration of the EKS add-on, which would overwrite an edit of the ConfigMap.
+// printAddOnConfiguration prints the configuration of the EKS add-on, which would overwrite an edit
+// of the ConfigMap.
 func printAddOnConfiguration(s *session.Session, edited string) error {
 	s.Progressf("EKS manages this cluster's CoreDNS and may overwrite the Corefile, so the ConfigMap was not edited.\n" +
 		"Standard output has the configuration of the add-on with the new Corefile. Merge it with your configuration\n" +

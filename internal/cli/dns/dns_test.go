@@ -29,7 +29,8 @@ import (
 
 func commands(s *session.Session) []*cobra.Command { return []*cobra.Command{Command(s)} }
 
-// run runs one command and returns its transcript with the writes, which begin with "~ ", and the exit code.
+// run runs one command and returns its transcript with the writes, which begin with "~ ", and the
+// exit code.
 func run(t *testing.T, c *clitest.CoreDNS, line string) string {
 	t.Helper()
 	transcript, code := clitest.Run(t, commands, map[string]*session.Cluster{"": c.Cluster()}, line)
@@ -176,7 +177,8 @@ func TestSessions(t *testing.T) {
 // oldCoreDNS makes a cluster with the CoreDNS of EKS 1.30 to 1.32.
 func oldCoreDNS(c *clitest.CoreDNS) { c.SetImage("registry.k8s.io/coredns/coredns:v1.11.4") }
 
-// aks makes a cluster that reads server blocks from ConfigMap coredns-custom, and whose Corefile is managed.
+// aks makes a cluster that reads server blocks from ConfigMap coredns-custom, and whose Corefile is
+// managed.
 func aks(c *clitest.CoreDNS) {
 	oldCoreDNS(c)
 	c.Config.Labels["addonmanager.kubernetes.io/mode"] = "Reconcile"

@@ -15,14 +15,16 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
 )
 
-// versionName has a TXT record wherever clusterset.local is served: the DNS specification of the Multi-Cluster Services
-// API requires it, so it exists before any service is exported.
+// versionName has a TXT record wherever clusterset.local is served: the DNS specification of the
+// Multi-Cluster Services API requires it, so it exists before any service is exported.
 const versionName = "dns-version." + coredns.Zone + "."
 
-// probeTimeout limits one query. CoreDNS answers from memory; a query that takes longer went to an unreachable upstream resolver.
+// probeTimeout limits one query. CoreDNS answers from memory; a query that takes longer went to an
+// unreachable upstream resolver.
 const probeTimeout = 5 * time.Second
 
-// probePod queries a CoreDNS pod over TCP through port-forward and reports whether it answers for clusterset.local.
+// probePod queries a CoreDNS pod over TCP through port-forward and reports whether it answers for
+// clusterset.local.
 func probePod(ctx context.Context, k *session.Cluster, pod *corev1.Pod) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -37,8 +39,9 @@ func probePod(ctx context.Context, k *session.Cluster, pod *corev1.Pod) (bool, e
 	return answered, nil
 }
 
-// queryVersion queries versionName over a TCP connection and reports whether there is an answer. A refused query, an unknown
-// name and a failure of the resolver are no answer; a broken connection is an error.
+// queryVersion queries versionName over a TCP connection and reports whether there is an answer. A
+// refused query, an unknown name and a failure of the resolver are no answer; a broken connection
+// is an error.
 func queryVersion(conn io.ReadWriter) (bool, error) {
 	query := dnsmessage.Message{
 		Header: dnsmessage.Header{ID: 1, RecursionDesired: true},
@@ -50,7 +53,8 @@ func queryVersion(conn io.ReadWriter) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	framed := append(binary.BigEndian.AppendUint16(nil, uint16(len(packed))), packed...) // over TCP, the length precedes a message
+	// over TCP, the length precedes a message
+	framed := append(binary.BigEndian.AppendUint16(nil, uint16(len(packed))), packed...)
 	if _, err := io.Copy(conn, bytes.NewReader(framed)); err != nil {
 		return false, err
 	}

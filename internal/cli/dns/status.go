@@ -17,7 +17,8 @@ type Status struct {
 	State          coredns.State `json:"state"`
 	ClusterDomain  string        `json:"clusterDomain"`
 	CoreDNSVersion string        `json:"coreDNSVersion,omitempty"`
-	// Beside is the image of the CoreDNS beside the cluster's own, which serves clusterset.local, or "".
+	// Beside is the image of the CoreDNS beside the cluster's own, which serves clusterset.local,
+	// or "".
 	Beside string        `json:"beside,omitempty"`
 	Checks []check.Check `json:"checks"`
 }
@@ -108,7 +109,8 @@ func readBesideStatus(ctx context.Context, k *session.Cluster, d *clusterDNS) (S
 	return status, nil
 }
 
-// EnableRemedy returns the remedy for a cluster of this status in which clusterset.local is not enabled.
+// EnableRemedy returns the remedy for a cluster of this status in which clusterset.local is not
+// enabled.
 func (s Status) EnableRemedy(context string) string {
 	if s.CoreDNSVersion != "" && !coredns.Supports(s.CoreDNSVersion) {
 		return BesideRemedy(context)

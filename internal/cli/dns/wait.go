@@ -42,7 +42,8 @@ func probePods(ctx context.Context, k *session.Cluster, deployment *appsv1.Deplo
 	return found, err
 }
 
-// probeServers queries the pods of the cluster's DNS by the label that they have in all distributions, whatever the server is.
+// probeServers queries the pods of the cluster's DNS by the label that they have in all
+// distributions, whatever the server is.
 func probeServers(ctx context.Context, k *session.Cluster) (responses, error) {
 	found, err := probe(ctx, k, labels.SelectorFromSet(labels.Set{"k8s-app": "kube-dns"}))
 	found.of = "DNS"
@@ -80,8 +81,9 @@ func probe(ctx context.Context, k *session.Cluster, selector labels.Selector) (r
 	return found, nil
 }
 
-// waitForPods waits until CoreDNS has rolled out and every pod answers for clusterset.local or, with enable false, none does.
-// If the pods cannot be queried, only the rollout counts, and the responses have the reason.
+// waitForPods waits until CoreDNS has rolled out and every pod answers for clusterset.local or,
+// with enable false, none does. If the pods cannot be queried, only the rollout counts, and the
+// responses have the reason.
 func waitForPods(ctx context.Context, k *session.Cluster, enable bool, timeout time.Duration) (responses, error) {
 	var r rollout
 	err := k.Poll(ctx, timeout, func() (bool, error) { return r.poll(ctx, k, enable) })
@@ -117,7 +119,8 @@ func (r *rollout) poll(ctx context.Context, k *session.Cluster, enable bool) (bo
 	return r.found.skipped != "" || r.found.isComplete() && r.found.allAgree(enable), nil
 }
 
-// timeoutError names the pods that were not ready at the timeout. It returns nil for pods that run but cannot be queried.
+// timeoutError names the pods that were not ready at the timeout. It returns nil for pods that run
+// but cannot be queried.
 func (r *rollout) timeoutError(enable bool, timeout time.Duration) error {
 	still := "still "
 	if enable {

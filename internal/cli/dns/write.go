@@ -73,8 +73,8 @@ func applyBinding(ctx context.Context, k *session.Cluster, want *rbacv1.ClusterR
 	return true, err
 }
 
-// revokePermission deletes the objects of grantPermission and reports whether any existed. It keeps objects of the same name
-// without the plugin's label.
+// revokePermission deletes the objects of grantPermission and reports whether any existed. It keeps
+// objects of the same name without the plugin's label.
 func revokePermission(ctx context.Context, k *session.Cluster) (bool, error) {
 	bindings, roles := k.Kube.RbacV1().ClusterRoleBindings(), k.Kube.RbacV1().ClusterRoles()
 	binding, err := bindings.Get(ctx, coredns.RoleName, metav1.GetOptions{})
@@ -108,8 +108,9 @@ func isManaged(o metav1.Object) bool {
 	return true
 }
 
-// writeCorefile applies the edit to the current Corefile and returns the name of the ConfigMap, or "" if the edit changed nothing. After a
-// conflict with another writer it applies the edit to the other writer's Corefile.
+// writeCorefile applies the edit to the current Corefile and returns the name of the ConfigMap, or
+// "" if the edit changed nothing. After a conflict with another writer it applies the edit to the
+// other writer's Corefile.
 func writeCorefile(ctx context.Context, k *session.Cluster, edit func(string) (string, error)) (string, error) {
 	changed := false
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
@@ -152,8 +153,9 @@ func readCustom(ctx context.Context, k *session.Cluster) (string, error) {
 	return config.Data[coredns.CustomKey], nil
 }
 
-// writeCustom sets the server block for the zone in ConfigMap coredns-custom, or deletes it if it is "". It returns the name of the
-// ConfigMap, or "" if nothing changed. It creates the ConfigMap if necessary, and deletes one that it created and that is empty.
+// writeCustom sets the server block for the zone in ConfigMap coredns-custom, or deletes it if it
+// is "". It returns the name of the ConfigMap, or "" if nothing changed. It creates the ConfigMap
+// if necessary, and deletes one that it created and that is empty.
 func writeCustom(ctx context.Context, k *session.Cluster, block string) (string, error) {
 	written := ""
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() (err error) {
@@ -197,7 +199,8 @@ func writeCustomOnce(ctx context.Context, configMaps corev1client.ConfigMapInter
 	return written, err
 }
 
-// otherForward returns the key of another server block that forwards the zone, or "". CoreDNS does not start with two of them.
+// otherForward returns the key of another server block that forwards the zone, or "". CoreDNS does
+// not start with two of them.
 func otherForward(data map[string]string) string {
 	for _, key := range slices.Sorted(maps.Keys(data)) {
 		if addresses, err := coredns.Upstreams(data[key]); key != coredns.CustomKey && strings.HasSuffix(key, ".server") && err == nil && addresses != nil {

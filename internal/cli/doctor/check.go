@@ -1,5 +1,6 @@
-// Package doctor has the commands check and diagnose. They gather facts about clusters and services, and decide with pure
-// functions which requirement is not met and which command repairs it.
+// Package doctor has the commands check and diagnose. They gather facts about clusters and
+// services, and decide with pure functions which requirement is not met and which command repairs
+// it.
 package doctor
 
 import (
@@ -58,7 +59,8 @@ func checkCommand(s *session.Session) *cobra.Command {
 	return cmd
 }
 
-// waitForChecks repeats the checks until none fails, the timeout expires or ctx ends, and returns the last reports.
+// waitForChecks repeats the checks until none fails, the timeout expires or ctx ends, and returns
+// the last reports.
 func waitForChecks(ctx context.Context, interval, timeout time.Duration, gather func(context.Context) []contextReport) []contextReport {
 	deadline := time.Now().Add(timeout)
 	for {
@@ -74,7 +76,8 @@ func waitForChecks(ctx context.Context, interval, timeout time.Duration, gather 
 	}
 }
 
-// gatherReports gathers the facts of all clusters, then lets each controller connect to the others, then decides.
+// gatherReports gathers the facts of all clusters, then lets each controller connect to the others,
+// then decides.
 func gatherReports(ctx context.Context, s *session.Session, clusters []*session.Cluster) []contextReport {
 	facts := session.ForEachCluster(clusters, func(k *session.Cluster) *clusterFacts { return gatherCluster(ctx, s, k) })
 	session.ForEachCluster(clusters, func(k *session.Cluster) error {
@@ -125,7 +128,8 @@ func printReportsAsText(out io.Writer, reports []contextReport, colorize coloriz
 	return err
 }
 
-// printCheck prints a check with its remedy. With wide, it also prints the remedy of a check that is ok.
+// printCheck prints a check with its remedy. With wide, it also prints the remedy of a check that
+// is ok.
 func printCheck(out io.Writer, c check.Check, colorize colorizer, wide bool) {
 	marks := map[check.Result]string{
 		check.OK: colorize("√", green), check.Warning: colorize("‼", yellow),
@@ -147,7 +151,8 @@ const (
 	yellow = 33
 )
 
-// newColorizer returns a colorizer that uses colours on a terminal, unless NO_COLOR is set (no-color.org).
+// newColorizer returns a colorizer that uses colours on a terminal, unless NO_COLOR is set
+// (no-color.org).
 func newColorizer(out io.Writer) colorizer {
 	file, ok := out.(*os.File)
 	if !ok || !term.IsTerminal(int(file.Fd())) || os.Getenv("NO_COLOR") != "" {

@@ -27,7 +27,8 @@ type clusterFacts struct {
 	context string
 	// namespace is the controller's.
 	namespace string
-	// server is the version of the API server. If it is nil, problem has the reason and all other facts are unknown.
+	// server is the version of the API server. If it is nil, problem has the reason and all other
+	// facts are unknown.
 	server  *version.Info
 	problem string
 
@@ -35,12 +36,14 @@ type clusterFacts struct {
 	crds       crds.Installed
 	crdProblem string
 
-	// pod is the leading controller's, nil if it was not found because of podProblem. replicas and ready count its Deployment's.
+	// pod is the leading controller's, nil if it was not found because of podProblem. replicas and
+	// ready count its Deployment's.
 	pod             *corev1.Pod
 	podProblem      string
 	replicas, ready int
 	permissions     permissions
-	// metricsPermissions are those that the controller requires to authenticate who reads its metrics.
+	// metricsPermissions are those that the controller requires to authenticate who reads its
+	// metrics.
 	metricsPermissions permissions
 	controller         *status.Status
 	statusProblem      string
@@ -49,12 +52,14 @@ type clusterFacts struct {
 
 	dns        *dns.Status
 	dnsProblem string
-	// proxies and readyProxies count kube-proxy's desired and ready pods; both are 0 without a DaemonSet kube-proxy.
+	// proxies and readyProxies count kube-proxy's desired and ready pods; both are 0 without a
+	// DaemonSet kube-proxy.
 	proxies, readyProxies int
-	// probe has the connections to an imported service, preferably one with an endpoint that accepts them. It is nil if there is
-	// no such service.
+	// probe has the connections to an imported service, preferably one with an endpoint that
+	// accepts them. It is nil if there is no such service.
 	probe *status.Probe
-	// seenByOthers are the problems of this cluster's records that the controllers of the other contexts see, with the context.
+	// seenByOthers are the problems of this cluster's records that the controllers of the other
+	// contexts see, with the context.
 	seenByOthers []string
 	// reached are the connections to the controllers of the other contexts.
 	reached []reached
@@ -130,12 +135,13 @@ func (f *clusterFacts) gatherController(ctx context.Context, s *session.Session,
 	f.skew = response.Time.Sub(began.Add(k.Now().Sub(began) / 2))
 }
 
-// probeBudget limits the search for a service with an endpoint that accepts connections: a probe without an answer takes some
-// seconds, and there may be thousands of services.
+// probeBudget limits the search for a service with an endpoint that accepts connections: a probe
+// without an answer takes some seconds, and there may be thousands of services.
 const probeBudget = 10 * time.Second
 
-// probeImport probes imported services until an endpoint of one accepts a connection: then its clusterset IP has to accept
-// one as well. If none does, it returns the last probe of a service with an endpoint, or nil.
+// probeImport probes imported services until an endpoint of one accepts a connection: then its
+// clusterset IP has to accept one as well. If none does, it returns the last probe of a service
+// with an endpoint, or nil.
 func probeImport(ctx context.Context, s *session.Session, k *session.Cluster) *status.Probe {
 	imports, err := k.ListImports(ctx, "")
 	if err != nil {
@@ -166,7 +172,8 @@ func probeImport(ctx context.Context, s *session.Session, k *session.Cluster) *s
 // isToEndpoint reports whether the connection is to an endpoint, not to the clusterset IP.
 func isToEndpoint(c status.Connection) bool { return c.Cluster != "" }
 
-// problemsSeenBy returns the problems of this cluster's records that the controllers of the others see.
+// problemsSeenBy returns the problems of this cluster's records that the controllers of the others
+// see.
 func (f *clusterFacts) problemsSeenBy(others []*clusterFacts) []string {
 	if f.controller == nil || f.controller.Identity == nil {
 		return nil

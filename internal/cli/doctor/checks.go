@@ -23,8 +23,9 @@ import (
 const (
 	// minKubernetes is the oldest version that README.md supports.
 	minKubernetes = "1.31"
-	// AWS rejects requests whose time is more than 5 minutes off (Signature Version 4); failing at 4 minutes leaves time to
-	// correct the clock. The measurement itself is accurate to about a second.
+	// AWS rejects requests whose time is more than 5 minutes off (Signature Version 4); failing at
+	// 4 minutes leaves time to correct the clock. The measurement itself is accurate to about a
+	// second.
 	skewFatal, skewWarns = 4 * time.Minute, 10 * time.Second
 )
 
@@ -216,8 +217,9 @@ func (f *clusterFacts) registryCheck() check.Check {
 	return c
 }
 
-// credentialsCheck fails if denied requests prevent the controller from reading or writing. Where they do not, AWS may have denied
-// requests for a resource that was deleted: policies with conditions on tags do not match it any more.
+// credentialsCheck fails if denied requests prevent the controller from reading or writing. Where
+// they do not, AWS may have denied requests for a resource that was deleted: policies with
+// conditions on tags do not match it any more.
 func (f *clusterFacts) credentialsCheck() check.Check {
 	if works := f.controller.ReadProblem == "" && f.controller.WriteProblem == ""; works && len(f.controller.InstanceWarnings) > 0 {
 		return f.requestsCheck("credentials", "denied", check.Warning, "reading and writing work, the instance view may not: the check of that name has the policy that is missing (docs/iam.md)")
@@ -235,7 +237,8 @@ func (f *clusterFacts) throttlingCheck() check.Check {
 		"the controller reduces its request rate automatically; if this continues, raise the quota of the account or the poll interval: docs/reference/flags.md")
 }
 
-// requestsCheck returns OK if no request of the last minute had the given result, else the result otherwise.
+// requestsCheck returns OK if no request of the last minute had the given result, else the result
+// otherwise.
 func (f *clusterFacts) requestsCheck(name, result string, otherwise check.Result, remedy string) check.Check {
 	count := 0
 	var operations []string
@@ -253,7 +256,8 @@ func (f *clusterFacts) requestsCheck(name, result string, otherwise check.Result
 	return check.Check{Name: name, Result: otherwise, Detail: detail, Remedy: remedy}
 }
 
-// ifRead returns c, a check of data that the controller reads from the registry, or a check with result unknown before the first read.
+// ifRead returns c, a check of data that the controller reads from the registry, or a check with
+// result unknown before the first read.
 func (f *clusterFacts) ifRead(c check.Check) check.Check {
 	if c.Result == check.OK && !f.controller.Synced {
 		return check.Check{Name: c.Name, Result: check.Unknown, Detail: "the controller has not read the registry"}
@@ -363,7 +367,8 @@ func (f *clusterFacts) zonesChecks() []check.Check {
 	return []check.Check{f.ifRead(c)}
 }
 
-// instanceChecks lists the exports that the instances of Cloud Map do not show as the user asked for. It is empty if there are none.
+// instanceChecks lists the exports that the instances of Cloud Map do not show as the user asked
+// for. It is empty if there are none.
 func (f *clusterFacts) instanceChecks() []check.Check {
 	var lines []string
 	for _, p := range f.controller.InstanceWarnings {
@@ -380,7 +385,8 @@ func (f *clusterFacts) instanceChecks() []check.Check {
 	}}
 }
 
-// mappedChecks lists the problems of the services of AWS Cloud Map that --cloud-map-services maps. It is empty without the flag.
+// mappedChecks lists the problems of the services of AWS Cloud Map that --cloud-map-services maps.
+// It is empty without the flag.
 func (f *clusterFacts) mappedChecks() []check.Check {
 	i := slices.IndexFunc(f.controller.Members, func(m status.Member) bool { return m.Mapped })
 	if i < 0 {
@@ -425,7 +431,8 @@ func (f *clusterFacts) isOwn(m status.Member) bool {
 	return id != nil && m.ClusterID == id.ClusterID && m.UID == id.UID
 }
 
-// signaturesCheck lists the records that were refused because the cluster under whose ID they are did not sign them.
+// signaturesCheck lists the records that were refused because the cluster under whose ID they are
+// did not sign them.
 func (f *clusterFacts) signaturesCheck() check.Check {
 	c := check.Check{Name: "signatures", Result: check.OK, Detail: "all records are signed by their clusters"}
 	var refused []string
@@ -467,7 +474,8 @@ func (f *clusterFacts) catalogChecks() []check.Check {
 	return []check.Check{f.ifRead(c)}
 }
 
-// budgetsCheck lists what exceeds the budgets of this cluster, or the budgets that are nearly used up.
+// budgetsCheck lists what exceeds the budgets of this cluster, or the budgets that are nearly used
+// up.
 func (f *clusterFacts) budgetsCheck() check.Check {
 	c := check.Check{Name: "budgets", Result: check.OK, Detail: "all exports of other clusters are within the budgets"}
 	var over, near []string
@@ -491,7 +499,8 @@ func (f *clusterFacts) budgetsCheck() check.Check {
 	return c
 }
 
-// exportsCheck checks the exports of this cluster, as its controller and those of the other contexts see them.
+// exportsCheck checks the exports of this cluster, as its controller and those of the other
+// contexts see them.
 func (f *clusterFacts) exportsCheck() check.Check {
 	c := check.Check{Name: "exports", Result: check.OK, Detail: "the registry has confirmed all exports of this cluster"}
 	if at := f.controller.Audited; at != nil {
@@ -514,7 +523,8 @@ func (f *clusterFacts) exportsCheck() check.Check {
 	return c
 }
 
-// ownProblems returns the problems of this cluster's records that its controller and those of the other contexts see.
+// ownProblems returns the problems of this cluster's records that its controller and those of the
+// other contexts see.
 func (f *clusterFacts) ownProblems() []string {
 	var problems []string
 	for _, m := range f.controller.Members {
@@ -530,8 +540,8 @@ func (f *clusterFacts) ownProblems() []string {
 	return problems
 }
 
-// groupPaths returns the clusters that cannot be reached, those in which there is nothing to connect to, those that no probe has reached yet, and those of
-// which no endpoint answers.
+// groupPaths returns the clusters that cannot be reached, those in which there is nothing to
+// connect to, those that no probe has reached yet, and those of which no endpoint answers.
 func (f *clusterFacts) groupPaths() (failing, untested, unknown, blocked []string) {
 	for _, p := range f.controller.Paths {
 		switch {
@@ -653,8 +663,8 @@ func (f *clusterFacts) proxyCheck() check.Check {
 // networkPolicyRemedy names a reason why only connections of the controller's pod fail.
 const networkPolicyRemedy = "if the chart's networkPolicy.enabled is true, check that networkPolicy.probeTo includes the destination: docs/install.md"
 
-// connectionCheck checks the clusterset IP of one imported service. It is conclusive only if an endpoint of the service accepts
-// connections.
+// connectionCheck checks the clusterset IP of one imported service. It is conclusive only if an
+// endpoint of the service accepts connections.
 func (f *clusterFacts) connectionCheck() check.Check {
 	c := check.Check{Name: "clusterset IP", Result: check.OK}
 	if f.probe == nil {

@@ -242,7 +242,8 @@ func TestChecks(t *testing.T) {
 	}
 }
 
-// If requests are denied and the registry cannot be written, the credentials are the problem, or the services were deleted.
+// If requests are denied and the registry cannot be written, the credentials are the problem, or
+// the services were deleted.
 func TestCredentialsCheckWithProblem(t *testing.T) {
 	f := healthyCluster()
 	f.controller.Requests = []status.Request{{Operation: "RegisterInstance", Result: "denied", Count: 3}}
@@ -338,7 +339,8 @@ func TestCostChecks(t *testing.T) {
 	}{
 		"AWS Cloud Map": {
 			status.Status{Registry: "cloudmap", Synced: true, Stored: &status.Stored{Records: 37, View: 500}, Requests: reads},
-			"about $55 a month for this cluster: $50 for the instance view (500 instances), $3.70 for records (37), $0.88 for requests", // 20 × 43,800 = 876,000
+			// 20 × 43,800 = 876,000
+			"about $55 a month for this cluster: $50 for the instance view (500 instances), $3.70 for records (37), $0.88 for requests",
 		},
 		"an older controller":       {status.Status{Registry: "cloudmap", Synced: true, Requests: reads}, ""},
 		"etcd":                      {status.Status{Registry: "etcd", Synced: true, Requests: []status.Request{{Operation: "Range", Result: "ok", Count: 5}}}, ""},

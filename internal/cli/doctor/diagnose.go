@@ -38,10 +38,12 @@ func diagnoseCommand(s *session.Session) *cobra.Command {
 	return cmd
 }
 
-// settleTime is the number of poll intervals, of a second, after which a change has arrived in all clusters.
+// settleTime is the number of poll intervals, of a second, after which a change has arrived in all
+// clusters.
 const settleTime = 3
 
-// diagnose gathers the facts and decides. If endpoints are missing, it does so again: a change may be on its way.
+// diagnose gathers the facts and decides. If endpoints are missing, it does so again: a change may
+// be on its way.
 func diagnose(ctx context.Context, s *session.Session, name string, probe bool) (Diagnosis, error) {
 	clusters, namespace, err := s.ClustersAndNamespace(false)
 	if err != nil {
@@ -60,7 +62,8 @@ func diagnose(ctx context.Context, s *session.Session, name string, probe bool) 
 	return Diagnose(key, GatherServiceIn(ctx, s, clusters, key, probe)), nil
 }
 
-// GatherService gathers the facts about a service in the clusters of all contexts, optionally with probes.
+// GatherService gathers the facts about a service in the clusters of all contexts, optionally with
+// probes.
 func GatherService(ctx context.Context, s *session.Session, name string, probe bool) ([]ServiceFacts, mcs.Key, error) {
 	clusters, namespace, err := s.ClustersAndNamespace(false)
 	if err != nil {

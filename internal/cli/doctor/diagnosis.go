@@ -22,7 +22,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
-// A Diagnosis has the steps of one service: first in each cluster that exports it, then in each that imports it.
+// A Diagnosis has the steps of one service: first in each cluster that exports it, then in each
+// that imports it.
 type Diagnosis struct {
 	Service string  `json:"service"`
 	Phases  []Phase `json:"phases"`
@@ -80,8 +81,8 @@ func (d *Diagnosis) addPhase(context, name string, steps ...check.Check) {
 	}
 }
 
-// exportersOf returns the sorted IDs of the clusters that export the service, according to a valid ServiceExport or to another
-// cluster's view of the registry.
+// exportersOf returns the sorted IDs of the clusters that export the service, according to a valid
+// ServiceExport or to another cluster's view of the registry.
 func exportersOf(all []ServiceFacts) []string {
 	ids := map[string]bool{}
 	for _, f := range all {
@@ -103,7 +104,8 @@ func exportersOf(all []ServiceFacts) []string {
 	return slices.Sorted(maps.Keys(ids))
 }
 
-// mappedClusters returns the pseudo-clusters of the services of AWS Cloud Map that are mapped to the service in any of the clusters.
+// mappedClusters returns the pseudo-clusters of the services of AWS Cloud Map that are mapped to
+// the service in any of the clusters.
 func mappedClusters(all []ServiceFacts) (ids []string) {
 	for _, f := range all {
 		if f.Registry != nil && f.Registry.Mapped != nil {
@@ -113,7 +115,8 @@ func mappedClusters(all []ServiceFacts) (ids []string) {
 	return ids
 }
 
-// exportersHere returns the exporters without the pseudo-clusters of which this cluster maps no service: each cluster has its own mappings.
+// exportersHere returns the exporters without the pseudo-clusters of which this cluster maps no
+// service: each cluster has its own mappings.
 func (f *ServiceFacts) exportersHere(exporters, mapped []string) []string {
 	if f.Registry == nil {
 		return exporters
@@ -142,7 +145,8 @@ func noExportStep(key mcs.Key, all []ServiceFacts) check.Check {
 	return c
 }
 
-// mappingProblem returns that no file maps the service, with the problems of the files, "" if services of AWS Cloud Map are not mapped.
+// mappingProblem returns that no file maps the service, with the problems of the files, "" if
+// services of AWS Cloud Map are not mapped.
 func mappingProblem(all []ServiceFacts) string {
 	text := ""
 	for _, f := range all {
@@ -169,7 +173,8 @@ func (f *ServiceFacts) exportSteps(key mcs.Key) []check.Check {
 	return slices.Concat(steps, f.exportedSteps(), []check.Check{f.conflictStep()}, f.instanceSteps())
 }
 
-// instanceSteps returns a step if the instances of Cloud Map do not show the export as the user asked for.
+// instanceSteps returns a step if the instances of Cloud Map do not show the export as the user
+// asked for.
 func (f *ServiceFacts) instanceSteps() []check.Check {
 	if f.Registry == nil || f.Registry.Publication == nil || len(f.Registry.Publication.Warnings) == 0 {
 		return nil
@@ -383,7 +388,8 @@ func (f *ServiceFacts) mappedStep() check.Check {
 	return c
 }
 
-// trueCondition returns a condition of the import if it is True: one that shows which clusters are in use, and why.
+// trueCondition returns a condition of the import if it is True: one that shows which clusters are
+// in use, and why.
 func (f *ServiceFacts) trueCondition(kind string) *metav1.Condition {
 	if f.Import == nil || !meta.IsStatusConditionTrue(f.Import.Status.Conditions, kind) {
 		return nil
@@ -443,7 +449,8 @@ func (f *ServiceFacts) notFor() []string {
 
 const refusedRemedy = "if this is not intended, change the export or the import policy (docs/security/import-policy.md)"
 
-// refused returns the parts of the exports of a cluster, "" for all clusters, that this cluster refuses.
+// refused returns the parts of the exports of a cluster, "" for all clusters, that this cluster
+// refuses.
 func (f *ServiceFacts) refused(cluster string) string {
 	if f.Registry == nil {
 		return ""
@@ -480,7 +487,8 @@ func (f *ServiceFacts) importStep(exporters []string) check.Check {
 	}
 	names := session.SourceClusters(f.Import)
 	missing := subtract(exporters, names)
-	missing = slices.DeleteFunc(missing, func(cluster string) bool { return f.refused(cluster) != "" }) // registryStep has them
+	// registryStep has them
+	missing = slices.DeleteFunc(missing, func(cluster string) bool { return f.refused(cluster) != "" })
 	readiness := meta.FindStatusCondition(f.Import.Status.Conditions, string(mcsv1beta1.ServiceImportConditionReady))
 	switch {
 	case f.Import.Labels[plan.LabelAppManagedBy] != plan.ManagedBy:

@@ -21,7 +21,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
-// gatherHealthy returns the facts of demo/web, which cls1 exports and cls2 imports, without a failure.
+// gatherHealthy returns the facts of demo/web, which cls1 exports and cls2 imports, without a
+// failure.
 func gatherHealthy(t *testing.T) (exporter, importer *ServiceFacts, all []ServiceFacts) {
 	t.Helper()
 	clusters := clitest.NewClusters()
@@ -228,7 +229,8 @@ func TestDiagnose_ShowsDrain(t *testing.T) {
 	}
 }
 
-// TestDiagnose_ExplainsMissingEndpoints: a state of the clusterset for which an importer does not use endpoints is no failure, and is named.
+// TestDiagnose_ExplainsMissingEndpoints: a state of the clusterset for which an importer does not
+// use endpoints is no failure, and is named.
 func TestDiagnose_ExplainsMissingEndpoints(t *testing.T) {
 	for name, tt := range map[string]struct {
 		mutate func(*ServiceFacts)
@@ -264,7 +266,8 @@ func TestDiagnose_ExplainsMissingEndpoints(t *testing.T) {
 	}
 }
 
-// TestDiagnose_OtherClusterExplainsNothing: a condition about cls10 does not explain that endpoints of cls1 are missing.
+// TestDiagnose_OtherClusterExplainsNothing: a condition about cls10 does not explain that endpoints
+// of cls1 are missing.
 func TestDiagnose_OtherClusterExplainsNothing(t *testing.T) {
 	_, importer, all := gatherHealthy(t)
 	importer.Import.Status.Conditions = append(importer.Import.Status.Conditions, mcs.ImportDrained([]mcs.DrainedExport{{Cluster: "cls10", Drain: "50%"}}))
@@ -291,7 +294,8 @@ func TestLastWarning(t *testing.T) {
 	}
 }
 
-// mapWeb makes cls2 import demo/web from a service of AWS Cloud Map instead of cls1, with its state in m.
+// mapWeb makes cls2 import demo/web from a service of AWS Cloud Map instead of cls1, with its state
+// in m.
 func mapWeb(t *testing.T, m status.MappedService) (importer *ServiceFacts, all []ServiceFacts) {
 	t.Helper()
 	exporter, importer, all := gatherHealthy(t)

@@ -19,8 +19,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
-// This file compares the endpoints of a service along their way: the slices of the Service, the export, the imported slices, DNS. An endpoint that is
-// missing at a step, or is there after it has left, is a failure of that step unless a state of the clusterset explains it.
+// This file compares the endpoints of a service along their way: the slices of the Service, the
+// export, the imported slices, DNS. An endpoint that is missing at a step, or is there after it has
+// left, is a failure of that step unless a state of the clusterset explains it.
 
 const (
 	stepExported = "exported slices"
@@ -81,7 +82,8 @@ func readyOf(backends []mcs.Backends) addressSet {
 	return out
 }
 
-// exportedSteps compares the endpoints of the Service with its export, and lists everything else that is not exported.
+// exportedSteps compares the endpoints of the Service with its export, and lists everything else
+// that is not exported.
 func (f *ServiceFacts) exportedSteps() (steps []check.Check) {
 	if f.Registry == nil || f.Registry.Own == nil {
 		return nil
@@ -111,8 +113,8 @@ func (f *ServiceFacts) exportedSteps() (steps []check.Check) {
 	return steps
 }
 
-// exportOf returns the export of a cluster: as its own controller has it if its context is given, else as this cluster has read it. It is nil if
-// neither is known.
+// exportOf returns the export of a cluster: as its own controller has it if its context is given,
+// else as this cluster has read it. It is nil if neither is known.
 func (f *ServiceFacts) exportOf(id string, all []ServiceFacts) *mcs.Export {
 	for i := range all {
 		if all[i].clusterID() == id && all[i].Registry != nil && all[i].Registry.Own != nil {
@@ -128,8 +130,8 @@ func (f *ServiceFacts) exportOf(id string, all []ServiceFacts) *mcs.Export {
 	return nil
 }
 
-// wanted returns the ready addresses of an export that the import is to have, and why it does not have the others: a clusterset IP leads to endpoints
-// of its ports and families only.
+// wanted returns the ready addresses of an export that the import is to have, and why it does not
+// have the others: a clusterset IP leads to endpoints of its ports and families only.
 func (f *ServiceFacts) wanted(exp mcs.Export) (want addressSet, why string) {
 	all := readyOf(exp.Backends)
 	if f.Import == nil || f.Import.Spec.Type == mcsv1beta1.Headless {
@@ -186,7 +188,8 @@ func (f *ServiceFacts) importedSlicesStep(exporters []string, all []ServiceFacts
 	return c
 }
 
-// compareImport returns how the imported slices of a cluster differ from its export, "" if they do not, and whether nothing explains it.
+// compareImport returns how the imported slices of a cluster differ from its export, "" if they do
+// not, and whether nothing explains it.
 func (f *ServiceFacts) compareImport(exp mcs.Export, imported []discoveryv1.EndpointSlice) (text string, isFailure bool) {
 	want, why := f.wanted(exp)
 	have := readyIn(imported)
@@ -214,8 +217,9 @@ func (f *ServiceFacts) compareImport(exp mcs.Export, imported []discoveryv1.Endp
 	return text, true
 }
 
-// explain returns the state of the clusterset for which this cluster does not use endpoints of another one, "" if there is none. Only a cluster
-// without heartbeats explains endpoints that it does not have any more.
+// explain returns the state of the clusterset for which this cluster does not use endpoints of
+// another one, "" if there is none. Only a cluster without heartbeats explains endpoints that it
+// does not have any more.
 func (f *ServiceFacts) explain(id string, hasExtra bool) string {
 	var stale []string
 	if f.Registry != nil {
@@ -240,7 +244,8 @@ func (f *ServiceFacts) explain(id string, hasExtra bool) string {
 	return ""
 }
 
-// names reports whether a condition of the import is True and names a cluster, or has not the room for all names.
+// names reports whether a condition of the import is True and names a cluster, or has not the room
+// for all names.
 func (f *ServiceFacts) names(kind, id string) bool {
 	c := f.trueCondition(kind)
 	return c != nil && (regexp.MustCompile(`(^|[^a-z0-9-])`+regexp.QuoteMeta(id)+`($|[^a-z0-9-])`).MatchString(c.Message) || strings.Contains(c.Message, " more"))
@@ -251,8 +256,8 @@ func (f *ServiceFacts) overBudget(id string) bool {
 	return f.controller != nil && slices.ContainsFunc(f.controller.Members, func(m status.Member) bool { return m.ClusterID == id && len(m.OverBudget) > 0 })
 }
 
-// failure returns why the objects of the import cannot be written, as the controller reports it or else the last warning about the ServiceImport, ""
-// if nothing is known.
+// failure returns why the objects of the import cannot be written, as the controller reports it or
+// else the last warning about the ServiceImport, "" if nothing is known.
 func (f *ServiceFacts) failure() string {
 	if f.controller != nil {
 		for _, p := range f.controller.Imports {
@@ -264,7 +269,8 @@ func (f *ServiceFacts) failure() string {
 	return f.warning
 }
 
-// trafficPolicySteps describe internalTrafficPolicy Local, with which the clusterset IP leads to endpoints on the client's node only.
+// trafficPolicySteps describe internalTrafficPolicy Local, with which the clusterset IP leads to
+// endpoints on the client's node only.
 func (f *ServiceFacts) trafficPolicySteps() []check.Check {
 	if !f.isLocalOnly() {
 		return nil
@@ -283,8 +289,8 @@ func (f *ServiceFacts) isLocalOnly() bool {
 		*f.Import.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
 }
 
-// compareAnswer returns how the DNS answer differs from the import, "" if it does not: a headless service has its ready endpoints, another one its
-// clusterset IPs.
+// compareAnswer returns how the DNS answer differs from the import, "" if it does not: a headless
+// service has its ready endpoints, another one its clusterset IPs.
 func (f *ServiceFacts) compareAnswer() string {
 	if f.Import == nil {
 		return ""

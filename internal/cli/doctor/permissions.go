@@ -21,8 +21,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 )
 
-// permissions is the answer of the API server's authorizer about the permissions that the controller requires. The authorizer
-// knows permissions from all roles.
+// permissions is the answer of the API server's authorizer about the permissions that the
+// controller requires. The authorizer knows permissions from all roles.
 type permissions struct {
 	// missing are the denied ones, such as "list, watch endpointslices.discovery.k8s.io".
 	missing []string
@@ -36,7 +36,8 @@ const (
 	metricsRoleFile = "rbac/metrics-auth.yaml"
 )
 
-// requiredPermissions returns the permissions of the roles in a file: one for each verb on each resource.
+// requiredPermissions returns the permissions of the roles in a file: one for each verb on each
+// resource.
 func requiredPermissions(file, namespace string) ([]authorizationv1.ResourceAttributes, error) {
 	text, err := deploy.Files.ReadFile(file)
 	if err != nil {
@@ -87,7 +88,8 @@ func ruleAttributes(rule rbacv1.PolicyRule, namespace string) []authorizationv1.
 // concurrentReviews limits the concurrent requests to the authorizer.
 const concurrentReviews = 8
 
-// reviewPermissions asks the authorizer whether a service account has all permissions of the roles in a file.
+// reviewPermissions asks the authorizer whether a service account has all permissions of the roles
+// in a file.
 func reviewPermissions(ctx context.Context, k *session.Cluster, file, namespace, serviceAccount string) permissions {
 	required, err := requiredPermissions(file, namespace)
 	if err != nil {
@@ -150,7 +152,8 @@ func (p permissions) check(context string) check.Check {
 	return c
 }
 
-// authenticatesMetrics reports whether the controller in pod asks the API server who reads its metrics.
+// authenticatesMetrics reports whether the controller in pod asks the API server who reads its
+// metrics.
 func authenticatesMetrics(pod *corev1.Pod) bool {
 	if pod == nil {
 		return false
@@ -164,8 +167,9 @@ func authenticatesMetrics(pod *corev1.Pod) bool {
 	})
 }
 
-// metricsCheck returns a warning if the controller requires permissions to authenticate who reads its metrics and does not have them, and
-// no check otherwise: everything but the metrics works without them.
+// metricsCheck returns a warning if the controller requires permissions to authenticate who reads
+// its metrics and does not have them, and no check otherwise: everything but the metrics works
+// without them.
 func (f *clusterFacts) metricsCheck() []check.Check {
 	if !authenticatesMetrics(f.pod) || len(f.metricsPermissions.missing) == 0 {
 		return nil

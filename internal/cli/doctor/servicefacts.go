@@ -18,8 +18,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
-// ServiceFacts are the facts about a service in the cluster of one context, from which diagnose decides. Objects that do not
-// exist are nil.
+// ServiceFacts are the facts about a service in the cluster of one context, from which diagnose
+// decides. Objects that do not exist are nil.
 type ServiceFacts struct {
 	Context string
 	// key is that of the service.
@@ -43,11 +43,13 @@ type ServiceFacts struct {
 	// controller is the controller's status, or nil because of controllerProblem.
 	controller        *status.Status
 	controllerProblem string
-	// Registry has the records of the service that the controller has read, or is nil because of registryProblem.
+	// Registry has the records of the service that the controller has read, or is nil because of
+	// registryProblem.
 	Registry        *status.Service
 	registryProblem string
 
-	// warning is the last Warning event about the ServiceImport, "" if there is none, or no permission to list events.
+	// warning is the last Warning event about the ServiceImport, "" if there is none, or no
+	// permission to list events.
 	warning string
 
 	// dns is nil because of dnsProblem.
@@ -98,7 +100,8 @@ func (f *ServiceFacts) readObjects(ctx context.Context, k *session.Cluster, key 
 	var err error
 	f.hasNamespace, err = k.Find(ctx, "", key.Namespace, &corev1.Namespace{})
 	if apierrors.IsForbidden(err) {
-		f.hasNamespace = true // a user without permission to read the Namespace may still read objects in it
+		// a user without permission to read the Namespace may still read objects in it
+		f.hasNamespace = true
 	} else if err != nil {
 		return fmt.Errorf("reading namespace %s: %w", key.Namespace, err)
 	}
@@ -144,7 +147,8 @@ func listSlices(ctx context.Context, k *session.Cluster, key mcs.Key, labels cli
 	return found.Items, nil
 }
 
-// lastWarning returns the last Warning event about the ServiceImport of key, "" if there is none or if they cannot be read.
+// lastWarning returns the last Warning event about the ServiceImport of key, "" if there is none or
+// if they cannot be read.
 func lastWarning(ctx context.Context, k *session.Cluster, key mcs.Key) string {
 	var events corev1.EventList
 	if err := k.List(ctx, key.Namespace, &events, client.MatchingFields{"involvedObject.name": key.Name}); err != nil {
@@ -173,7 +177,8 @@ func eventTime(e corev1.Event) time.Time {
 	return e.EventTime.Time
 }
 
-// clusterID returns the cluster's ID in the clusterset, or "" if the cluster is not known to be a member.
+// clusterID returns the cluster's ID in the clusterset, or "" if the cluster is not known to be a
+// member.
 func (f *ServiceFacts) clusterID() string {
 	if f.controller == nil || f.controller.Identity == nil {
 		return ""

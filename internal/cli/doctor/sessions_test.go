@@ -71,7 +71,8 @@ func TestSessions(t *testing.T) {
 	})
 }
 
-// If a NetworkPolicy drops all connections, check does not probe thousands of services for some seconds each.
+// If a NetworkPolicy drops all connections, check does not probe thousands of services for some
+// seconds each.
 func TestProbeImportStopsAfterBudget(t *testing.T) {
 	clusters := clitest.NewClusters()
 	clitest.ExportWeb(clusters)

@@ -33,7 +33,8 @@ func Commands(s *session.Session) []*cobra.Command {
 	return []*cobra.Command{drainCommand(s), undrainCommand(s)}
 }
 
-// importerWait is the time in which importers normally stop using a drained cluster, with a margin for a throttled registry.
+// importerWait is the time in which importers normally stop using a drained cluster, with a margin
+// for a throttled registry.
 const importerWait = 30 * time.Second
 
 // steps is the maximum number of steps of a drain over a time.
@@ -260,7 +261,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// predictKept returns the services whose endpoints stay in use, computed from the exports that the controller knows, and the cluster's ID.
+// predictKept returns the services whose endpoints stay in use, computed from the exports that the
+// controller knows, and the cluster's ID.
 func (t target) predictKept(ctx context.Context, s *session.Session, d mcs.Drain) (kept []string, clusterID string, err error) {
 	controller, err := session.QueryController[status.Status](ctx, s, t.cluster, status.PathStatus)
 	if err != nil {
@@ -285,8 +287,9 @@ func (t target) predictKept(ctx context.Context, s *session.Session, d mcs.Drain
 	return kept, controller.Identity.ClusterID, nil
 }
 
-// keepsEndpoints reports whether endpoints of the own export stay in use in an importer despite the drain. Exports with recipients do not count as
-// replacements: this cluster may see them, but not each importer does.
+// keepsEndpoints reports whether endpoints of the own export stay in use in an importer despite the
+// drain. Exports with recipients do not count as replacements: this cluster may see them, but not
+// each importer does.
 func keepsEndpoints(service status.Service, properties map[string]mcs.Properties, d mcs.Drain) bool {
 	exports := slices.DeleteFunc(slices.Clone(service.Exports), func(e mcs.Export) bool { return e.Recipients != "" })
 	exports = append(exports, *service.Own)
@@ -296,7 +299,8 @@ func keepsEndpoints(service status.Service, properties map[string]mcs.Properties
 	return slices.ContainsFunc(choice.Drained, func(e mcs.DrainedExport) bool { return e.Cluster == service.Own.Cluster && e.Kept })
 }
 
-// waitForImporters waits until the importers use none of the cluster's endpoints, but those that are kept.
+// waitForImporters waits until the importers use none of the cluster's endpoints, but those that
+// are kept.
 func (t target) waitForImporters(ctx context.Context, s *session.Session, o options, clusterID string, kept []string) error {
 	importers, err := s.Connect(o.importers)
 	if err != nil {
@@ -325,8 +329,8 @@ func (t target) waitForImporters(ctx context.Context, s *session.Session, o opti
 	return nil
 }
 
-// usedBy returns the services of which an importer uses ready or serving endpoints of the cluster. Importers keep the other ones of a service that no
-// cluster serves.
+// usedBy returns the services of which an importer uses ready or serving endpoints of the cluster.
+// Importers keep the other ones of a service that no cluster serves.
 func (t target) usedBy(ctx context.Context, k *session.Cluster, clusterID string, kept []string) (used []string, err error) {
 	var imported discoveryv1.EndpointSliceList
 	labels := client.MatchingLabels{plan.LabelManagedBy: plan.ManagedBy, mcsv1beta1.LabelSourceCluster: clusterID}

@@ -18,7 +18,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 )
 
-// exportWait is the time in which the registry normally shows an export: the conformance suite allows 20 s.
+// exportWait is the time in which the registry normally shows an export: the conformance suite
+// allows 20 s.
 const exportWait = 20 * time.Second
 
 // Commands returns the commands export, unexport and release.

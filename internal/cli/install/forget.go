@@ -16,7 +16,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
-// forgetWait covers several intervals at which the controller reads requests, 5 s, and a change of the leader.
+// forgetWait covers several intervals at which the controller reads requests, 5 s, and a change of
+// the leader.
 const forgetWait = 30 * time.Second
 
 // forgetOptions are the flags of forget.
@@ -72,7 +73,8 @@ func runForget(ctx context.Context, s *session.Session, clusters []*session.Clus
 	return session.JoinErrors(clusters, errs)
 }
 
-// planForget prints which imports end in a cluster, and returns its clusterset. It returns an error if the cluster must not be forgotten.
+// planForget prints which imports end in a cluster, and returns its clusterset. It returns an error
+// if the cluster must not be forgotten.
 func planForget(ctx context.Context, s *session.Session, k *session.Cluster, o forgetOptions) (string, error) {
 	st, err := readMember(ctx, s, k, "forgetting cluster "+o.clusterID)
 	switch {

@@ -138,7 +138,8 @@ func runInstall(ctx context.Context, s *session.Session, o installOptions) error
 	return session.JoinErrors(clusters, errs)
 }
 
-// checkFilesKept returns an error if the cluster has a mounted file that the installation would put out of use.
+// checkFilesKept returns an error if the cluster has a mounted file that the installation would put
+// out of use.
 func checkFilesKept(ctx context.Context, k *session.Cluster, i installation) error {
 	for _, f := range mountedFiles {
 		if _, ok := i.files[f]; ok {
@@ -185,7 +186,8 @@ func installInCluster(ctx context.Context, s *session.Session, k *session.Cluste
 	return nil
 }
 
-// waitForController waits until all pods of the controller are updated and available, or the nodes cannot pull their image.
+// waitForController waits until all pods of the controller are updated and available, or the nodes
+// cannot pull their image.
 func waitForController(ctx context.Context, s *session.Session, k *session.Cluster, timeout time.Duration) error {
 	var d appsv1.Deployment
 	err := k.Poll(ctx, timeout, func() (bool, error) {

@@ -112,8 +112,9 @@ func leaveClusterSet(ctx context.Context, s *session.Session, k *session.Cluster
 // requestWait covers two intervals at which the controller reads requests.
 const requestWait = 10 * time.Second
 
-// waitForRequests waits until the controller has deleted the requests to leave, as it does when the cluster has no identity any more, so that it
-// can be uninstalled then. It keeps those of an identity that flags set.
+// waitForRequests waits until the controller has deleted the requests to leave, as it does when the
+// cluster has no identity any more, so that it can be uninstalled then. It keeps those of an
+// identity that flags set.
 func waitForRequests(ctx context.Context, s *session.Session, k *session.Cluster, identities []mcs.Identity) error {
 	pending := func() (string, error) {
 		data, err := readRequests(ctx, s, k)
@@ -176,7 +177,8 @@ func describeLeaving(st *status.Status) string {
 	return "the controller withdraws the exports, and waits until the registry shows that the cluster has left"
 }
 
-// requestLeave requests that the controller leaves under the identities, and does not join under them again.
+// requestLeave requests that the controller leaves under the identities, and does not join under
+// them again.
 func requestLeave(ctx context.Context, s *session.Session, k *session.Cluster, identities []mcs.Identity) error {
 	if len(identities) == 0 {
 		s.Printf("%s: the cluster has no identity", k.Context)
@@ -197,7 +199,8 @@ func requestLeave(ctx context.Context, s *session.Session, k *session.Cluster, i
 	return nil
 }
 
-// leaveWithoutController deletes the identity of a cluster without a running controller, and reports what stays in the registry.
+// leaveWithoutController deletes the identity of a cluster without a running controller, and
+// reports what stays in the registry.
 func leaveWithoutController(ctx context.Context, s *session.Session, k *session.Cluster, identities []mcs.Identity, reason error) error {
 	if err := deleteProperties(ctx, s, k); err != nil || len(identities) == 0 {
 		return err

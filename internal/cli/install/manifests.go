@@ -33,7 +33,8 @@ type installation struct {
 	replicas int
 	// annotations of the ServiceAccount, which give it an IAM role (IRSA).
 	annotations map[string]string
-	// secret is the name of a Secret with environment variables such as AWS_ACCESS_KEY_ID, "" for none.
+	// secret is the name of a Secret with environment variables such as AWS_ACCESS_KEY_ID, "" for
+	// none.
 	secret string
 	// files have the content of the mounted files, none for those that are not used.
 	files map[mountedFile]string
@@ -43,7 +44,8 @@ type installation struct {
 
 // A mountedFile is a file of the controller that a ConfigMap has.
 type mountedFile struct {
-	// name is that of the controller's flag for its path, and with the product the ConfigMap's; key is the one in there.
+	// name is that of the controller's flag for its path, and with the product the ConfigMap's; key
+	// is the one in there.
 	name, key string
 }
 
@@ -85,7 +87,8 @@ func renderManifests(in installation) ([]*unstructured.Unstructured, error) {
 			return nil, fmt.Errorf("rendering %s: %w", r.CurId(), err)
 		}
 		if strings.HasPrefix(object.GetKind(), "ValidatingAdmissionPolicy") {
-			unstructured.RemoveNestedField(object.Object, "metadata", "namespace") // kustomize does not know that they have none
+			// kustomize does not know that they have none
+			unstructured.RemoveNestedField(object.Object, "metadata", "namespace")
 		}
 		objects = append(objects, object)
 	}
@@ -168,7 +171,8 @@ func (in installation) overlay() types.Kustomization {
 			{"op": "test", "path": "/spec/variables/0/name", "value": "autoExport"}, {"op": "replace", "path": "/spec/variables/0/expression", "value": "true"},
 		})
 	}
-	for _, kind := range []string{"RoleBinding", "ClusterRoleBinding"} { // kustomize does not change a namespace that is set
+	// kustomize does not change a namespace that is set
+	for _, kind := range []string{"RoleBinding", "ClusterRoleBinding"} {
 		k.Patches = appendPatch(k.Patches, kind, "", []map[string]any{{"op": "replace", "path": "/subjects/0/namespace", "value": in.namespace}})
 	}
 	if len(in.annotations) > 0 {
@@ -180,7 +184,8 @@ func (in installation) overlay() types.Kustomization {
 // endpointPort matches the port of a URL in a flag.
 var endpointPort = regexp.MustCompile(`://[^/,;]*:([0-9]{1,5})(?:[/,;]|$)`)
 
-// egressPorts returns the ports of the registries' endpoints in flags that the NetworkPolicy of deploy/base does not allow.
+// egressPorts returns the ports of the registries' endpoints in flags that the NetworkPolicy of
+// deploy/base does not allow.
 func egressPorts(args []string) []int {
 	var ports []int
 	for _, arg := range args {
@@ -209,7 +214,8 @@ func (f mountedFile) mount() types.Patch {
 	return types.Patch{Patch: string(text)}
 }
 
-// appendPatch appends a patch of the object of that kind and name, or of all of that kind if name is "".
+// appendPatch appends a patch of the object of that kind and name, or of all of that kind if name
+// is "".
 func appendPatch(patches []types.Patch, kind, name string, changes []map[string]any) []types.Patch {
 	if len(changes) == 0 {
 		return patches
@@ -237,8 +243,8 @@ func splitImage(ref string) types.Image {
 // isCRD reports whether an object is a CustomResourceDefinition.
 func isCRD(o *unstructured.Unstructured) bool { return o.GetKind() == "CustomResourceDefinition" }
 
-// splitNewerCRDs splits the objects into those to apply and the CRDs of which the cluster has a newer release: applying an older
-// schema would drop fields.
+// splitNewerCRDs splits the objects into those to apply and the CRDs of which the cluster has a
+// newer release: applying an older schema would drop fields.
 func splitNewerCRDs(objects []*unstructured.Unstructured, installed crds.Installed) (apply, kept []*unstructured.Unstructured) {
 	for _, o := range objects {
 		have, exists := installed[o.GetName()]

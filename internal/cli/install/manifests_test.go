@@ -32,7 +32,8 @@ func deploymentIn(t *testing.T, objects []*unstructured.Unstructured) appsv1.Dep
 	return d
 }
 
-// The options are the only differences from deploy/base, and the objects are in the order in which they can be created.
+// The options are the only differences from deploy/base, and the objects are in the order in which
+// they can be created.
 func TestRenderManifests(t *testing.T) {
 	base, err := renderManifests(installation{namespace: session.DefaultNamespace, replicas: 2})
 	if err != nil {
@@ -103,7 +104,8 @@ func TestRenderManifests_AutoExport(t *testing.T) {
 	}
 }
 
-// The plugin of a release installs the image of the release by digest, unless the user names another one.
+// The plugin of a release installs the image of the release by digest, unless the user names
+// another one.
 func TestRenderManifests_UsesImageOfRelease(t *testing.T) {
 	config.ImageDigest = "sha256:0123"
 	t.Cleanup(func() { config.ImageDigest = "" })
@@ -133,7 +135,8 @@ func TestSplitImage(t *testing.T) {
 	}
 }
 
-// TestNetworkPolicyAllowsEndpoints: the ports of the registries' endpoints in the controller's flags are allowed.
+// TestNetworkPolicyAllowsEndpoints: the ports of the registries' endpoints in the controller's
+// flags are allowed.
 func TestNetworkPolicyAllowsEndpoints(t *testing.T) {
 	tests := map[string]struct {
 		args []string
@@ -170,7 +173,8 @@ func TestNetworkPolicyAllowsEndpoints(t *testing.T) {
 	}
 }
 
-// A mounted file becomes a ConfigMap with a stable name, so that a change of it does not restart the controller.
+// A mounted file becomes a ConfigMap with a stable name, so that a change of it does not restart
+// the controller.
 func TestRenderManifests_MountsFiles(t *testing.T) {
 	files := map[mountedFile]string{policyFile: "default: deny\nclusters: {cls2: {}}\n", servicesFile: "services: []\n"}
 	objects, err := renderManifests(installation{namespace: "elsewhere", replicas: 2, files: files})

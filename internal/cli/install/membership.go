@@ -21,7 +21,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
-// membershipWait covers acquiring an ID that another cluster used until recently (a minute), and a withdrawal with retries.
+// membershipWait covers acquiring an ID that another cluster used until recently (a minute), and a
+// withdrawal with retries.
 const membershipWait = 90 * time.Second
 
 // joinOptions are the flags of join.
@@ -117,7 +118,8 @@ func writeProperty(ctx context.Context, c client.Client, name, value string) err
 	return nil
 }
 
-// waitForMembership waits until the registry has the cluster as a member, or the controller reports that it cannot join.
+// waitForMembership waits until the registry has the cluster as a member, or the controller reports
+// that it cannot join.
 func waitForMembership(ctx context.Context, s *session.Session, k *session.Cluster, o joinOptions) error {
 	last, err := waitForStatus(ctx, s, k, o.wait, func(st *status.Status) bool {
 		return isMember(st, o) || hasIdentity(st, o) && st.WriteProblem != ""
@@ -141,7 +143,8 @@ func isMember(st *status.Status, o joinOptions) bool {
 		slices.ContainsFunc(st.Members, func(m status.Member) bool { return show.IsOwnMember(st, m) })
 }
 
-// waitForStatus waits until the controller's status meets the condition, and returns the last status.
+// waitForStatus waits until the controller's status meets the condition, and returns the last
+// status.
 func waitForStatus(ctx context.Context, s *session.Session, k *session.Cluster, timeout time.Duration, condition func(*status.Status) bool) (*status.Status, error) {
 	var last status.Status
 	var queryErr error

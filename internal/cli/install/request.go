@@ -21,7 +21,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
-// readRequests returns the content of the ConfigMap in which the controller keeps the cluster's identities and reads the requests of users.
+// readRequests returns the content of the ConfigMap in which the controller keeps the cluster's
+// identities and reads the requests of users.
 func readRequests(ctx context.Context, s *session.Session, k *session.Cluster) (map[string]string, error) {
 	var object corev1.ConfigMap
 	if _, err := k.Find(ctx, s.ControllerNamespace, names.IdentityConfigMap, &object); err != nil {
@@ -30,7 +31,8 @@ func readRequests(ctx context.Context, s *session.Session, k *session.Cluster) (
 	return object.Data, nil
 }
 
-// writeRequests sets keys of the ConfigMap; nil removes one. Without the controller's namespace there is no controller, and it writes nothing.
+// writeRequests sets keys of the ConfigMap; nil removes one. Without the controller's namespace
+// there is no controller, and it writes nothing.
 func writeRequests(ctx context.Context, s *session.Session, k *session.Cluster, values map[string]any) error {
 	c, err := k.Objects()
 	if err != nil {
@@ -44,8 +46,8 @@ func writeRequests(ctx context.Context, s *session.Session, k *session.Cluster, 
 	return err
 }
 
-// readMember returns the status of the controller of a context. It returns an error, which begins with
-// the purpose, unless the controller is the leader and the cluster a member.
+// readMember returns the status of the controller of a context. It returns an error, which begins
+// with the purpose, unless the controller is the leader and the cluster a member.
 func readMember(ctx context.Context, s *session.Session, k *session.Cluster, purpose string) (status.Status, error) {
 	st, err := session.QueryController[status.Status](ctx, s, k, status.PathStatus)
 	switch {
@@ -59,8 +61,8 @@ func readMember(ctx context.Context, s *session.Session, k *session.Cluster, pur
 	return st, nil
 }
 
-// sendRequest sets a key of the ConfigMap, and waits until the controller has handled the request. A limit
-// of 0 does not wait: then handled is false. effect completes "the controller …" for users.
+// sendRequest sets a key of the ConfigMap, and waits until the controller has handled the request.
+// A limit of 0 does not wait: then handled is false. effect completes "the controller …" for users.
 func sendRequest(ctx context.Context, s *session.Session, k *session.Cluster, key, value, effect string, limit time.Duration) (handled bool, err error) {
 	if err := writeRequests(ctx, s, k, map[string]any{key: value}); err != nil {
 		return false, err
@@ -90,7 +92,8 @@ func requestedAt(k *session.Cluster, command string) string {
 	return "kubectl mcs " + command + " at " + k.Now().UTC().Format("2006-01-02T15:04:05Z")
 }
 
-// readIdentities returns the identities of the cluster, without UIDs: those that the controller remembers and that of the ClusterProperties.
+// readIdentities returns the identities of the cluster, without UIDs: those that the controller
+// remembers and that of the ClusterProperties.
 func readIdentities(ctx context.Context, s *session.Session, k *session.Cluster) ([]mcs.Identity, error) {
 	data, err := readRequests(ctx, s, k)
 	if err != nil {

@@ -111,7 +111,8 @@ var leftovers = []status.Leftover{
 	{Resource: "namespace demo", Reason: "ResourceInUse", Command: "aws servicediscovery delete-namespace --region eu-central-1 --id ns-1"},
 }
 
-// addUnpulled adds a ReplicaSet of a revision of the controller's Deployment, with a pod whose node cannot pull the image.
+// addUnpulled adds a ReplicaSet of a revision of the controller's Deployment, with a pod whose node
+// cannot pull the image.
 func addUnpulled(c *clitest.Cluster, image, revision string) {
 	controlledBy := func(kind, name string) []metav1.OwnerReference {
 		return []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: kind, Name: name, Controller: new(true)}}

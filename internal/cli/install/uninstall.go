@@ -191,8 +191,8 @@ func (r removal) lines() []string {
 	return lines
 }
 
-// execute leaves the clusterset while the controller runs, stops the controller, and deletes the objects that it created, then
-// those of the installation.
+// execute leaves the clusterset while the controller runs, stops the controller, and deletes the
+// objects that it created, then those of the installation.
 func (r removal) execute(ctx context.Context, s *session.Session, k *session.Cluster, o uninstallOptions) error {
 	var left []status.Leftover
 	if r.hasController {
@@ -228,8 +228,8 @@ func (r removal) execute(ctx context.Context, s *session.Session, k *session.Clu
 	return incompleteIf(left)
 }
 
-// stopController deletes the controller's Deployment, if it is among the objects, and waits until its pods are deleted, so that
-// it does not recreate the objects that are deleted next.
+// stopController deletes the controller's Deployment, if it is among the objects, and waits until
+// its pods are deleted, so that it does not recreate the objects that are deleted next.
 func stopController(ctx context.Context, k *session.Cluster, objects []*unstructured.Unstructured) error {
 	i := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == "Deployment" })
 	if i < 0 {

@@ -26,7 +26,8 @@ type Cluster struct {
 	// Context is its name in the kubeconfig.
 	Context string
 	Kube    kubernetes.Interface
-	// Objects returns a client for all kinds of objects. It uses the versions of the MCS and About APIs that the cluster serves.
+	// Objects returns a client for all kinds of objects. It uses the versions of the MCS and About
+	// APIs that the cluster serves.
 	Objects func() (client.Client, error)
 	// ForwardPort opens a connection to a port of a pod.
 	ForwardPort PortForwarder
@@ -35,13 +36,15 @@ type Cluster struct {
 	PollInterval time.Duration
 }
 
-// Client-side rate limit for one API server. A command makes some dozens of requests at once and ends.
+// Client-side rate limit for one API server. A command makes some dozens of requests at once and
+// ends.
 const (
 	clientQPS   = 100
 	clientBurst = 200
 )
 
-// Connect reads the kubeconfig as kubectl does: flags, then environment, then files. It sends no request to the clusters.
+// Connect reads the kubeconfig as kubectl does: flags, then environment, then files. It sends no
+// request to the clusters.
 func Connect(flags *genericclioptions.ConfigFlags, contexts []string) ([]*Cluster, error) {
 	if len(contexts) == 0 {
 		raw, err := flags.ToRawKubeConfigLoader().RawConfig()
@@ -71,8 +74,8 @@ func Connect(flags *genericclioptions.ConfigFlags, contexts []string) ([]*Cluste
 	return clusters, nil
 }
 
-// newClient returns a client for all kinds that the commands use. Reading a kind whose API is not served fails with
-// a "no match" error.
+// newClient returns a client for all kinds that the commands use. Reading a kind whose API is not
+// served fails with a "no match" error.
 func newClient(config *rest.Config, d discovery.DiscoveryInterface) (client.Client, error) {
 	scheme, err := newScheme(d)
 	if err != nil {
@@ -125,7 +128,8 @@ func (s *Session) Clusters() ([]*Cluster, error) {
 	return s.Connect(s.Contexts)
 }
 
-// ClustersAndNamespace returns the clusters that --context names and the namespace of the command, "" with allNamespaces.
+// ClustersAndNamespace returns the clusters that --context names and the namespace of the command,
+// "" with allNamespaces.
 func (s *Session) ClustersAndNamespace(allNamespaces bool) ([]*Cluster, string, error) {
 	clusters, err := s.Clusters()
 	if err != nil || allNamespaces {
@@ -138,7 +142,8 @@ func (s *Session) ClustersAndNamespace(allNamespaces bool) ([]*Cluster, string, 
 	return clusters, namespace, nil
 }
 
-// ForEachCluster calls gather for all clusters concurrently and returns the results in the order of the clusters.
+// ForEachCluster calls gather for all clusters concurrently and returns the results in the order of
+// the clusters.
 func ForEachCluster[T any](clusters []*Cluster, gather func(*Cluster) T) []T {
 	out := make([]T, len(clusters))
 	var all sync.WaitGroup
@@ -159,8 +164,9 @@ func JoinErrors(clusters []*Cluster, errs []error) error {
 	return errors.Join(errs...)
 }
 
-// Poll calls condition every PollInterval until it returns true or an error, or the timeout expires (wait.Interrupted).
-// The timeout does not cancel a running call, which would look like a failed request.
+// Poll calls condition every PollInterval until it returns true or an error, or the timeout expires
+// (wait.Interrupted). The timeout does not cancel a running call, which would look like a failed
+// request.
 func (k *Cluster) Poll(ctx context.Context, timeout time.Duration, condition func() (bool, error)) error {
 	return wait.PollUntilContextTimeout(ctx, k.PollInterval, timeout, true, func(context.Context) (bool, error) { return condition() })
 }

@@ -45,7 +45,8 @@ func readAll(r io.Reader, limit int64) ([]byte, error) {
 	return body, err
 }
 
-// queryTimeout exceeds the duration of a probe by the controller: a lookup of 5 s, concurrent with connections of 3 s.
+// queryTimeout exceeds the duration of a probe by the controller: a lookup of 5 s, concurrent with
+// connections of 3 s.
 const queryTimeout = 15 * time.Second
 
 // QueryController returns the response of the leading controller's status endpoint at path.
@@ -113,10 +114,12 @@ func (s *Session) Leader(ctx context.Context, k *Cluster) (*corev1.Pod, error) {
 	return pod, nil
 }
 
-// chooseLeader returns the pod that the Lease's holder names, else the first ready pod, or nil and the reason.
+// chooseLeader returns the pod that the Lease's holder names, else the first ready pod, or nil and
+// the reason.
 func chooseLeader(pods []corev1.Pod, holder *string) (*corev1.Pod, string) {
 	if holder != nil {
-		name, _, _ := strings.Cut(*holder, "_") // client-go appends a UUID to the hostname, which is the pod's name
+		// client-go appends a UUID to the hostname, which is the pod's name
+		name, _, _ := strings.Cut(*holder, "_")
 		if i := slices.IndexFunc(pods, func(p corev1.Pod) bool { return p.Name == name }); i >= 0 {
 			return &pods[i], ""
 		}

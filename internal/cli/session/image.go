@@ -12,17 +12,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// ImageProblem returns the reason for which a node cannot pull the image for one of the pods of the latest version of a Deployment, "" if there is none.
+// ImageProblem returns the reason for which a node cannot pull the image for one of the pods of the
+// latest version of a Deployment, "" if there is none.
 func (k *Cluster) ImageProblem(ctx context.Context, d *appsv1.Deployment, labels client.MatchingLabels, image string) (string, error) {
 	pods, err := k.listRolledOutPods(ctx, d, labels)
 	return imageProblem(pods, image), err
 }
 
-// revisionAnnotation numbers the versions of a Deployment's pods. The Deployment has the number of the latest one, and each ReplicaSet its own.
+// revisionAnnotation numbers the versions of a Deployment's pods. The Deployment has the number of
+// the latest one, and each ReplicaSet its own.
 const revisionAnnotation = "deployment.kubernetes.io/revision"
 
-// listRolledOutPods returns the pods of the latest version of a Deployment, whose ReplicaSets and pods have the labels. Those of a previous version may have the same
-// image, and fail to pull it until they are deleted although it exists by now.
+// listRolledOutPods returns the pods of the latest version of a Deployment, whose ReplicaSets and
+// pods have the labels. Those of a previous version may have the same image, and fail to pull it
+// until they are deleted although it exists by now.
 func (k *Cluster) listRolledOutPods(ctx context.Context, d *appsv1.Deployment, labels client.MatchingLabels) ([]corev1.Pod, error) {
 	if d.Status.ObservedGeneration < d.Generation {
 		return nil, nil // there is no ReplicaSet of the latest version yet
@@ -49,7 +52,8 @@ func (k *Cluster) listRolledOutPods(ctx context.Context, d *appsv1.Deployment, l
 // imageFailures are the reasons for which a container waits when the kubelet cannot get its image.
 var imageFailures = []string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
 
-// imageProblem returns the reason for which a node cannot pull the image for one of the pods, "" if there is none.
+// imageProblem returns the reason for which a node cannot pull the image for one of the pods, "" if
+// there is none.
 func imageProblem(pods []corev1.Pod, image string) string {
 	for _, pod := range pods {
 		var names []string // of the containers with that image

@@ -8,7 +8,8 @@ import (
 
 func TestImageProblem(t *testing.T) {
 	const image = "example.com/mcs:v1"
-	// pod returns a pod with a sidecar, whose container manager waits for a reason, or runs if it is "".
+	// pod returns a pod with a sidecar, whose container manager waits for a reason, or runs if it
+	// is "".
 	pod := func(image, reason, message string) corev1.Pod {
 		manager := corev1.ContainerStatus{Name: "manager"}
 		if reason != "" {

@@ -81,7 +81,8 @@ func IsPodReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// IsRolledOut reports whether all pods of the Deployment run its current template and no other pod is left.
+// IsRolledOut reports whether all pods of the Deployment run its current template and no other pod
+// is left.
 func IsRolledOut(d *appsv1.Deployment) bool {
 	replicas := int32(1)
 	if d.Spec.Replicas != nil {

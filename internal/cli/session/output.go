@@ -31,7 +31,8 @@ func AddOutputFlag(cmd *cobra.Command, value *string, values ...string) {
 	*value = values[0]
 	last := len(values) - 1
 	cmd.Flags().VarP(enum{value, values}, "output", "o", "output format: "+strings.Join(values[:last], ", ")+" or "+values[last])
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
+	// the flag exists
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // An enum is the value of a flag that accepts one of a few values.
@@ -78,7 +79,8 @@ func PrintJSON(out io.Writer, value any) error {
 	return err
 }
 
-// marshalJSON returns indented JSON in which every character that Printable replaces is escaped. encoding/json escapes those below U+0020 only.
+// marshalJSON returns indented JSON in which every character that Printable replaces is escaped.
+// encoding/json escapes those below U+0020 only.
 func marshalJSON(value any) ([]byte, error) {
 	var text, escaped bytes.Buffer
 	encoder := json.NewEncoder(&text)
@@ -89,7 +91,8 @@ func marshalJSON(value any) ([]byte, error) {
 	}
 	for _, r := range text.String() {
 		if r >= unicode.MaxASCII && !isPrintable(r) {
-			fmt.Fprintf(&escaped, `\u%04x`, r) // all of these have four digits, and are within strings
+			// all of these have four digits, and are within strings
+			fmt.Fprintf(&escaped, `\u%04x`, r)
 			continue
 		}
 		escaped.WriteRune(r)
@@ -131,8 +134,8 @@ func (s *Session) PrintManifests(objects []*unstructured.Unstructured) error {
 	return nil
 }
 
-// A Table prints rows with aligned columns. It removes control characters from cells: they may come from other clusters and
-// could break a row or control the terminal.
+// A Table prints rows with aligned columns. It removes control characters from cells: they may come
+// from other clusters and could break a row or control the terminal.
 type Table struct{ w *tabwriter.Writer }
 
 // NewTable returns a Table that prints to out.
@@ -163,7 +166,8 @@ func (t *Table) Line(text string) {
 // Flush ends the table.
 func (t *Table) Flush() error { return t.w.Flush() }
 
-// Printable replaces control characters in text by spaces, those that change the direction of writing too.
+// Printable replaces control characters in text by spaces, those that change the direction of
+// writing too.
 func Printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !isPrintable(r) {
@@ -173,7 +177,8 @@ func Printable(text string) string {
 	}, text)
 }
 
-// isPrintable reports whether a terminal prints r: control characters and those that change the direction of writing have other effects.
+// isPrintable reports whether a terminal prints r: control characters and those that change the
+// direction of writing have other effects.
 func isPrintable(r rune) bool { return !unicode.IsControl(r) && !unicode.Is(unicode.Bidi_Control, r) }
 
 // PrintableLines is Printable for text of several lines, with tabs.
@@ -199,12 +204,14 @@ func (s *Session) Printf(format string, args ...any) {
 	_, _ = fmt.Fprintln(s.Out, Printable(fmt.Sprintf(format, args...)))
 }
 
-// Progressf prints a line of progress to standard error. Standard output is for results: diffs, configuration and tables.
+// Progressf prints a line of progress to standard error. Standard output is for results: diffs,
+// configuration and tables.
 func (s *Session) Progressf(format string, args ...any) {
 	_, _ = fmt.Fprintln(s.ErrOut, PrintableLines(fmt.Sprintf(format, args...)))
 }
 
-// Confirm asks a yes-or-no question. Any answer other than yes means no, including the end of the input.
+// Confirm asks a yes-or-no question. Any answer other than yes means no, including the end of the
+// input.
 func (s *Session) Confirm(format string, args ...any) bool {
 	_, _ = fmt.Fprint(s.ErrOut, PrintableLines(fmt.Sprintf(format, args...))+" [yes/no] ")
 	answer, _ := bufio.NewReader(s.In).ReadString('\n')

@@ -17,8 +17,9 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 )
 
-// A PortForwarder opens a connection to a port of a pod through the API server, calls use with it until ctx ends, and
-// closes it. Port-forward needs no extra pod or image, and works from everywhere where kubectl works.
+// A PortForwarder opens a connection to a port of a pod through the API server, calls use with it
+// until ctx ends, and closes it. Port-forward needs no extra pod or image, and works from
+// everywhere where kubectl works.
 type PortForwarder func(ctx context.Context, pod *corev1.Pod, port int32, use func(io.ReadWriter) error) error
 
 func newPortForwarder(config *rest.Config, kube kubernetes.Interface) PortForwarder {
@@ -37,7 +38,8 @@ func newPortForwarder(config *rest.Config, kube kubernetes.Interface) PortForwar
 	}
 }
 
-// dialPod opens a port-forward connection as kubectl does: WebSocket, or SPDY where the API server is too old for it.
+// dialPod opens a port-forward connection as kubectl does: WebSocket, or SPDY where the API server
+// is too old for it.
 func dialPod(config *rest.Config, kube kubernetes.Interface, pod *corev1.Pod) (httpstream.Connection, error) {
 	url := kube.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("portforward").URL()
 	transport, upgrader, err := spdy.RoundTripperFor(config)
@@ -56,8 +58,8 @@ func dialPod(config *rest.Config, kube kubernetes.Interface, pod *corev1.Pod) (h
 	return conn, err
 }
 
-// useStream calls use with the data stream of a port-forward connection. When that fails, it returns the message that the
-// kubelet sent on the error stream, such as a refused connection.
+// useStream calls use with the data stream of a port-forward connection. When that fails, it
+// returns the message that the kubelet sent on the error stream, such as a refused connection.
 func useStream(conn httpstream.Connection, port int32, use func(io.ReadWriter) error) error {
 	headers := http.Header{}
 	headers.Set(corev1.PortHeader, strconv.Itoa(int(port)))

@@ -1,5 +1,6 @@
-// Package session is shared by the commands of kubectl-mcs: the kubeconfig contexts and their clusters, requests to the
-// controller through port-forward, exit codes and output. The packages of the commands import it; it imports none of them.
+// Package session is shared by the commands of kubectl-mcs: the kubeconfig contexts and their
+// clusters, requests to the controller through port-forward, exit codes and output. The packages of
+// the commands import it; it imports none of them.
 package session
 
 import (
@@ -23,7 +24,8 @@ const (
 // An exitCode ends the program with that code and without an error message.
 type exitCode int
 
-// ErrIncomplete makes the program exit with ExitIncomplete. The command has printed the reason already.
+// ErrIncomplete makes the program exit with ExitIncomplete. The command has printed the reason
+// already.
 var ErrIncomplete error = exitCode(ExitIncomplete)
 
 func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
@@ -40,12 +42,14 @@ func NewUsageError(err error) error { return UsageError{err} }
 // Usagef returns a formatted UsageError.
 func Usagef(format string, args ...any) error { return UsageError{fmt.Errorf(format, args...)} }
 
-// A Session is one run of the plugin. Commands connect to clusters when they run, so help and version need no cluster.
+// A Session is one run of the plugin. Commands connect to clusters when they run, so help and
+// version need no cluster.
 type Session struct {
 	genericiooptions.IOStreams
 	// Version is the plugin's version.
 	Version string
-	// Connect returns the clusters of the named contexts, or of the current context when none is named.
+	// Connect returns the clusters of the named contexts, or of the current context when none is
+	// named.
 	Connect func(contexts []string) ([]*Cluster, error)
 	// Namespace returns the namespace given by -n, or that of the context.
 	Namespace func() (string, error)
@@ -101,7 +105,8 @@ func (s *Session) Root(commands ...*cobra.Command) *cobra.Command {
 	flags := cmd.PersistentFlags()
 	flags.StringSliceVar(&s.Contexts, "context", nil, "kubeconfig contexts, comma-separated or repeated (default: the current context)")
 	flags.StringVar(&s.ControllerNamespace, "controller-namespace", DefaultNamespace, "namespace of the controller")
-	_ = cmd.RegisterFlagCompletionFunc("context", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) { // the flag exists
+	// the flag exists
+	_ = cmd.RegisterFlagCompletionFunc("context", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return s.ContextNames(), cobra.ShellCompDirectiveNoFileComp
 	})
 	cmd.AddCommand(commands...)

@@ -13,11 +13,13 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
-// A description is the output of describe: the exports and imports of a service, and its diagnosis without probes.
+// A description is the output of describe: the exports and imports of a service, and its diagnosis
+// without probes.
 type description struct {
 	Service string       `json:"service"`
 	Exports []mcs.Export `json:"exports"`
-	// Importers are the other members that an export is for, by what they report, by exporting cluster. Those of the contexts are known.
+	// Importers are the other members that an export is for, by what they report, by exporting
+	// cluster. Those of the contexts are known.
 	Importers map[string]mcs.Importers `json:"importers,omitempty"`
 	Imports   []importState            `json:"imports"`
 	// Conflicts are the properties on which the exports disagree.

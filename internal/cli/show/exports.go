@@ -9,8 +9,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
-// mergeExports returns the exports that the controllers know, sorted by key and cluster. The exporting cluster's own version of
-// an export takes precedence over the versions that others have read.
+// mergeExports returns the exports that the controllers know, sorted by key and cluster. The
+// exporting cluster's own version of an export takes precedence over the versions that others have
+// read.
 func mergeExports(services []status.Service) []mcs.Export {
 	type id struct {
 		key     mcs.Key

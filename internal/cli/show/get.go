@@ -48,8 +48,8 @@ type listResult[T any] struct {
 	err   error
 }
 
-// getObjectsCommand returns the command that lists one kind of object. An error in one context does not hide the objects of the
-// others.
+// getObjectsCommand returns the command that lists one kind of object. An error in one context does
+// not hide the objects of the others.
 func getObjectsCommand[T any](
 	s *session.Session, use, short string, list func(*session.Cluster, context.Context, string) ([]T, error),
 	header []any, row func(*session.Cluster, *T, bool) []any,
@@ -116,8 +116,8 @@ func importPorts(i *mcsv1beta1.ServiceImport) string {
 	return strings.Join(ports, ",")
 }
 
-// conditionCell returns the status of a condition, its reason if the status is not the normal one, and with wide also its
-// message.
+// conditionCell returns the status of a condition, its reason if the status is not the normal one,
+// and with wide also its message.
 func conditionCell(list []metav1.Condition, kind string, wide bool) string {
 	c := meta.FindStatusCondition(list, kind)
 	switch {

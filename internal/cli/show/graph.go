@@ -42,7 +42,8 @@ func graphCommand(s *session.Session) *cobra.Command {
 	}
 }
 
-// A graphModel has the nodes and edges of the graph: exporting clusters, services, importing clusters.
+// A graphModel has the nodes and edges of the graph: exporting clusters, services, importing
+// clusters.
 type graphModel struct {
 	exporters, services, importers []string
 	exports                        []edge // from a cluster to a service
@@ -103,7 +104,8 @@ func newGraphModel(facts []graphFacts) graphModel {
 	return g
 }
 
-// writeDOT writes the graph in the DOT language. Names may come from other clusters, so all are quoted.
+// writeDOT writes the graph in the DOT language. Names may come from other clusters, so all are
+// quoted.
 func (g graphModel) writeDOT(out io.Writer) error {
 	w := bufio.NewWriter(out)
 	quote := func(kind, name string) string {

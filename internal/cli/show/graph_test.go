@@ -19,7 +19,8 @@ func FuzzWriteDOT(f *testing.F) {
 		if err := g.writeDOT(&dot); err != nil {
 			t.Fatal(err)
 		}
-		if lines := strings.Count(dot.String(), "\n"); lines != 8 { // 3 nodes and 2 edges within 3 lines
+		// 3 nodes and 2 edges within 3 lines
+		if lines := strings.Count(dot.String(), "\n"); lines != 8 {
 			t.Errorf("%d lines in %s", lines, dot.String())
 		}
 		for l := range strings.Lines(dot.String()) {

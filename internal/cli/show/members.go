@@ -13,7 +13,8 @@ type Member struct {
 	ClusterSetID string `json:"clusterSetID"`
 	Context      string `json:"context,omitempty"`
 	status.Member
-	// State is stale, unreachable, problem, drained (with the part, if it is not all) or ok: the first that applies.
+	// State is stale, unreachable, problem, drained (with the part, if it is not all) or ok: the
+	// first that applies.
 	State string `json:"state"`
 	// Paths are the paths from the clusters of the contexts to this one, sorted.
 	Paths []IncomingPath `json:"paths,omitempty"`
@@ -23,15 +24,16 @@ type Member struct {
 type IncomingPath struct {
 	From string `json:"from"`
 	status.Path
-	// FaultHere reports whether most paths of that cluster fail, so that the fault is probably its own.
+	// FaultHere reports whether most paths of that cluster fail, so that the fault is probably its
+	// own.
 	FaultHere bool `json:"faultHere,omitempty"`
 }
 
 // A memberID names a cluster of a clusterset.
 type memberID struct{ set, cluster string }
 
-// MergeMembers returns the members in all statuses, sorted. If statuses differ about a member, the one with its latest heartbeat
-// counts.
+// MergeMembers returns the members in all statuses, sorted. If statuses differ about a member, the
+// one with its latest heartbeat counts.
 func MergeMembers(statuses []ClusterStatus) []Member {
 	merged := map[memberID]Member{}
 	for _, c := range statuses {
@@ -83,7 +85,8 @@ func incomingPaths(statuses []ClusterStatus) map[memberID][]IncomingPath {
 	return paths
 }
 
-// mergedState returns the state of a member with its paths. A cluster whose own network fails says nothing about the others.
+// mergedState returns the state of a member with its paths. A cluster whose own network fails says
+// nothing about the others.
 func mergedState(m Member) string {
 	unreachable := slices.ContainsFunc(m.Paths, func(p IncomingPath) bool { return p.State == status.PathUnreachable && !p.FaultHere })
 	if unreachable && !m.Stale {
@@ -92,7 +95,8 @@ func mergedState(m Member) string {
 	return memberState(m.Member)
 }
 
-// IsOwnMember reports whether m is the cluster whose controller returned s, and not another cluster with the same ID.
+// IsOwnMember reports whether m is the cluster whose controller returned s, and not another cluster
+// with the same ID.
 func IsOwnMember(s *status.Status, m status.Member) bool {
 	return s.Identity.ClusterID == m.ClusterID && s.Identity.UID == m.UID
 }

@@ -7,7 +7,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
-// ListProblems returns the problems of all clusters, one line each. A problem that several clusters see is listed once.
+// ListProblems returns the problems of all clusters, one line each. A problem that several clusters
+// see is listed once.
 func ListProblems(statuses []ClusterStatus) []string {
 	var lines []string
 	for _, c := range statuses {
@@ -52,7 +53,8 @@ func clusterProblems(context string, s *status.Status) []string {
 	return lines
 }
 
-// exportProblems returns the problems of this cluster's exports, and of those of the others within the budgets.
+// exportProblems returns the problems of this cluster's exports, and of those of the others within
+// the budgets.
 func exportProblems(context string, s *status.Status) (lines []string) {
 	for _, p := range s.Publications {
 		if p.Problem != "" {

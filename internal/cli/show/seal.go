@@ -113,7 +113,8 @@ func membersToSeal(st *status.Status, further []string) (clusterSetID string, cl
 	}
 	clusters = slices.Clone(further)
 	for _, m := range st.Members {
-		if !m.Mapped && m.Key != "" { // a cluster with the legacy controller has no key, and no catalog
+		// a cluster with the legacy controller has no key, and no catalog
+		if !m.Mapped && m.Key != "" {
 			clusters = append(clusters, m.ClusterID)
 		}
 	}

@@ -20,20 +20,24 @@ import (
 type Service struct {
 	ClusterSetID string  `json:"clusterSetID"`
 	Key          mcs.Key `json:"key"`
-	// State is problem, no endpoints, conflict, stale, drained, not imported or ok: the first that applies.
+	// State is problem, no endpoints, conflict, stale, drained, not imported or ok: the first that
+	// applies.
 	State string `json:"state"`
 	// Type and Ports are those of the oldest export, "" and none if no export could be read.
 	Type  string     `json:"type,omitempty"`
 	Ports []mcs.Port `json:"ports,omitempty"`
 	// Exports are sorted by cluster.
 	Exports []ExportSummary `json:"exports"`
-	// Others are clusters that export the service to other clusters, or to a namespace that no context imports: nothing else is known of these exports.
+	// Others are clusters that export the service to other clusters, or to a namespace that no
+	// context imports: nothing else is known of these exports.
 	Others []string `json:"others,omitempty"`
-	// Importers are the clusters that are known to import the service from others. Exporting clusters know them, so they are complete only if
-	// ImportersKnown: each exporting cluster has a context.
+	// Importers are the clusters that are known to import the service from others. Exporting
+	// clusters know them, so they are complete only if ImportersKnown: each exporting cluster has a
+	// context.
 	Importers      mcs.Importers `json:"importers"`
 	ImportersKnown bool          `json:"importersKnown"`
-	// Conflicts are the properties on which the exports disagree, Problems everything else that needs an action.
+	// Conflicts are the properties on which the exports disagree, Problems everything else that
+	// needs an action.
 	Conflicts []string `json:"conflicts,omitempty"`
 	Problems  []string `json:"problems,omitempty"`
 }
@@ -44,15 +48,18 @@ type ExportSummary struct {
 	Created   time.Time `json:"created,omitzero"`
 	Ready     int       `json:"ready"`
 	Endpoints int       `json:"endpoints"`
-	// Stale reports whether the cluster has no heartbeats. Drain is the part of the endpoints that other clusters do not use.
+	// Stale reports whether the cluster has no heartbeats. Drain is the part of the endpoints that
+	// other clusters do not use.
 	Stale bool      `json:"stale,omitempty"`
 	Drain mcs.Drain `json:"drain,omitempty"`
-	// ClusterSelectors are the tiers of clusters that are preferred, Recipients the clusters that the export is for.
+	// ClusterSelectors are the tiers of clusters that are preferred, Recipients the clusters that
+	// the export is for.
 	ClusterSelectors mcs.ClusterSelectors `json:"clusterSelectors,omitempty"`
 	Recipients       mcs.ClusterSelectors `json:"recipients,omitempty"`
 }
 
-// A ContextServices has the services that the controller of one context knows, or why they could not be read.
+// A ContextServices has the services that the controller of one context knows, or why they could
+// not be read.
 type ContextServices struct {
 	Context  string
 	Services []status.Service
@@ -70,7 +77,8 @@ func QueryServices(ctx context.Context, s *session.Session, clusters []*session.
 	})
 }
 
-// MergeServices returns the services that the contexts know, sorted. The elements of both arguments are of the same contexts.
+// MergeServices returns the services that the contexts know, sorted. The elements of both arguments
+// are of the same contexts.
 func MergeServices(statuses []ClusterStatus, lists []ContextServices) []Service {
 	sets := map[string]*serviceMerger{}
 	for i, c := range statuses {
@@ -206,7 +214,8 @@ func oldest(exports []ExportSummary) time.Time {
 	return slices.MinFunc(exports, func(a, b ExportSummary) int { return a.Created.Compare(b.Created) }).Created
 }
 
-// finish returns the service with its lists and its state. A cluster that imports the service is in no other list.
+// finish returns the service with its lists and its state. A cluster that imports the service is in
+// no other list.
 func (m *mergedService) finish(contexts map[string]bool) Service {
 	s := m.Service
 	for id := range m.importing {

@@ -18,7 +18,8 @@ var (
 	day = time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
 )
 
-// exported returns an export of demo/web, hours after day, with ready endpoints and one that is not ready.
+// exported returns an export of demo/web, hours after day, with ready endpoints and one that is not
+// ready.
 func exported(cluster string, hours, ready int) mcs.Export {
 	e := mcs.Export{
 		Key: web, Cluster: cluster, Created: day.Add(time.Duration(hours) * time.Hour), Type: mcsv1beta1.ClusterSetIP,

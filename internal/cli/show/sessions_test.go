@@ -50,7 +50,8 @@ func TestSessions(t *testing.T) {
 			st.Members[1].Problems = []string{"refused the member record: its signature is not valid"}
 			st.Members[1].Refused = st.Members[1].Problems
 			st.Imports = []status.ImportProblem{{Key: clitest.DemoWeb, Reason: "Failed", Message: "Service imported-1 is not managed by this controller"}}
-			c["cls2"].Remove(clitest.ControllerPod("manager-abc", "")) // the leader is gone, the standby has not taken over
+			// the leader is gone, the standby has not taken over
+			c["cls2"].Remove(clitest.ControllerPod("manager-abc", ""))
 		}, Lines: []string{"status --context cls1,cls2", "status -o yaml"}},
 		{Name: "get", Setup: func(c clitest.Clusters) {
 			clitest.ExportWeb(c)

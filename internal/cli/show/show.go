@@ -1,4 +1,5 @@
-// Package show has the commands that print the clusterset: status, get, describe, registry and graph.
+// Package show has the commands that print the clusterset: status, get, describe, registry and
+// graph.
 package show
 
 import (

@@ -13,7 +13,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
-// A ClusterStatus is the status of the controller in the cluster of one context, or why it could not be queried.
+// A ClusterStatus is the status of the controller in the cluster of one context, or why it could
+// not be queried.
 type ClusterStatus struct {
 	Context string         `json:"context"`
 	Status  *status.Status `json:"status,omitempty"`

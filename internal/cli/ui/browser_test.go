@@ -22,7 +22,8 @@ func open(b *chromiumtest.Browser, url string) {
 	b.Until(`document.querySelector("#live")?.dataset.level === "ok"`)
 }
 
-// quiet fails the test if a script of the page failed, or the page requested something of another server.
+// quiet fails the test if a script of the page failed, or the page requested something of another
+// server.
 func quiet(t *testing.T, b *chromiumtest.Browser, url string) {
 	t.Helper()
 	for _, problem := range b.Reported() {
@@ -77,12 +78,18 @@ func TestBrowser_Three(t *testing.T) {
 // details checks what the page says about services and a cluster.
 func details(b *chromiumtest.Browser) {
 	for _, detail := range []struct{ route, text string }{
-		{"service/production/shop/cart", "$self; topology.kubernetes.io/region=$self; *"},     // its tiers
-		{"service/production/shop/cart", "dublin virginia"},                                   // for these clusters
-		{"service/production/shop/search", "dublin has appProtocol http, frankfurt has none"}, // its conflict
-		{"service/production/payments/ledger", "virginia"},                                    // exported by a stale cluster
-		{"cluster/production/dublin", "50%"},                                                  // drained
-		{"cluster/production/virginia", "5 min ago"},                                          // stale
+		// its tiers
+		{"service/production/shop/cart", "$self; topology.kubernetes.io/region=$self; *"},
+		// for these clusters
+		{"service/production/shop/cart", "dublin virginia"},
+		// its conflict
+		{"service/production/shop/search", "dublin has appProtocol http, frankfurt has none"},
+		// exported by a stale cluster
+		{"service/production/payments/ledger", "virginia"},
+		// drained
+		{"cluster/production/dublin", "50%"},
+		// stale
+		{"cluster/production/virginia", "5 min ago"},
 	} {
 		b.Eval(`location.hash = "#/`+detail.route+`"`, nil)
 		name := detail.route[strings.LastIndex(detail.route, "/")+1:]
@@ -121,7 +128,8 @@ func filters(b *chromiumtest.Browser) {
 func reload(b *chromiumtest.Browser) {
 	b.Eval(`window.before = true`, nil)
 	b.Call("Page.reload", nil, nil)
-	b.Until(`!window.before && document.querySelector("#live")?.dataset.level === "ok"`) // the tab keeps the token
+	// the tab keeps the token
+	b.Until(`!window.before && document.querySelector("#live")?.dataset.level === "ok"`)
 }
 
 func keyboard(t *testing.T, b *chromiumtest.Browser) {
@@ -185,7 +193,8 @@ func TestBrowser_ThreeHundred(t *testing.T) {
 	b.Check("filter by Region and version", cells+`.length > 0 && `+cells+`.every((a) => a.textContent.includes("v0.2.0") && a.textContent.includes("eu-central"))`)
 	b.Eval(`(() => { const i = document.querySelector("#clusters input"); i.value = ""; i.dispatchEvent(new Event("input")); })()`, nil)
 
-	// The cell that has the focus moves to the front when its cluster becomes stale, and keeps the focus.
+	// The cell that has the focus moves to the front when its cluster becomes stale, and keeps the
+	// focus.
 	b.Eval(cells+`.find((a) => a.textContent.includes("eu-west-1-40")).focus()`, nil)
 	data.change(func(f *fleet) {
 		for i := range f.members {
@@ -212,7 +221,8 @@ func TestBrowser_Narrow(t *testing.T) {
 	quiet(t, b, url)
 }
 
-// TestBrowser_HostileNames shows names that would be HTML, scripts or addresses if they were not text.
+// TestBrowser_HostileNames shows names that would be HTML, scripts or addresses if they were not
+// text.
 func TestBrowser_HostileNames(t *testing.T) {
 	b := chromiumtest.Start(t)
 	url := (&changingSource{fleet: hostile()}).start(t)
@@ -244,7 +254,8 @@ func TestBrowser_HostileNames(t *testing.T) {
 	b.Check("text is not evaluated", `(() => { try { setTimeout("1"); return false; } catch (e) { return true; } })()`)
 }
 
-// TestBrowser_OtherSites checks that other pages cannot use the server, and that the page cannot send data to other servers.
+// TestBrowser_OtherSites checks that other pages cannot use the server, and that the page cannot
+// send data to other servers.
 func TestBrowser_OtherSites(t *testing.T) {
 	b := chromiumtest.Start(t)
 	url := (&changingSource{fleet: three()}).start(t)
@@ -274,7 +285,8 @@ func TestBrowser_OtherSites(t *testing.T) {
 	}
 }
 
-// TestBrowser_WithoutToken checks that the page says what to do without a token, with a wrong one, and when the server has ended.
+// TestBrowser_WithoutToken checks that the page says what to do without a token, with a wrong one,
+// and when the server has ended.
 func TestBrowser_WithoutToken(t *testing.T) {
 	b := chromiumtest.Start(t)
 	data := &changingSource{fleet: three()}
@@ -283,7 +295,8 @@ func TestBrowser_WithoutToken(t *testing.T) {
 	b.Open(url + "/")
 	b.Until(`document.querySelector("#live-text")?.textContent === "the token is not valid: open the URL that kubectl mcs ui printed"`)
 	b.Check("no data", `!document.body.textContent.includes("frankfurt")`)
-	b.Eval(`location.hash = "#token=`+testToken+`"`, nil) // as if the user opens the URL in the same tab
+	// as if the user opens the URL in the same tab
+	b.Eval(`location.hash = "#token=`+testToken+`"`, nil)
 	b.Until(`document.querySelector("#live")?.dataset.level === "ok" && location.hash === ""`)
 
 	server := httptest.NewUnstartedServer(nil)
@@ -296,7 +309,8 @@ func TestBrowser_WithoutToken(t *testing.T) {
 	b.Check("the last data stays", cells+`.length === 3`)
 }
 
-// contrast returns the texts whose contrast is below that of WCAG 2.2, level AA: 4.5, or 3 for large text.
+// contrast returns the texts whose contrast is below that of WCAG 2.2, level AA: 4.5, or 3 for
+// large text.
 const contrast = `(() => {
   const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
   const rgb = (colour) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1); return [...canvas.getImageData(0, 0, 1, 1).data]; };
@@ -315,8 +329,8 @@ const contrast = `(() => {
   return [...low];
 })()`
 
-// TestBrowser_Looks checks the contrast of all texts in light and dark, and the names and roles for screen readers. With -pictures it writes
-// the pictures of the docs.
+// TestBrowser_Looks checks the contrast of all texts in light and dark, and the names and roles for
+// screen readers. With -pictures it writes the pictures of the docs.
 func TestBrowser_Looks(t *testing.T) {
 	b := chromiumtest.Start(t)
 	for name, f := range map[string]*fleet{"3": three(), "300": many(300)} {
@@ -371,7 +385,8 @@ func TestBrowser_Looks(t *testing.T) {
 	}
 }
 
-// picture writes a picture of the page if -pictures is set: those of the docs into docs, the others beside them for a look.
+// picture writes a picture of the page if -pictures is set: those of the docs into docs, the others
+// beside them for a look.
 func picture(t *testing.T, b *chromiumtest.Browser, name string) {
 	t.Helper()
 	if !*pictures {

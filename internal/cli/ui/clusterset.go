@@ -10,12 +10,13 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/show"
 )
 
-// A Clusterset is the document that the page shows. Its parts are the JSON output of other commands.
+// A Clusterset is the document that the page shows. Its parts are the JSON output of other
+// commands.
 type Clusterset struct {
 	// Time is the time of the reading, by the clock of this computer.
 	Time time.Time `json:"time"`
-	// Status is that of status, Clusters that of get clusters, Services that of get services -A. Problems are the lines below the tables of
-	// status, and why services could not be read.
+	// Status is that of status, Clusters that of get clusters, Services that of get services -A.
+	// Problems are the lines below the tables of status, and why services could not be read.
 	Status   []show.ClusterStatus `json:"status"`
 	Clusters []show.Member        `json:"clusters"`
 	Services []show.Service       `json:"services"`
@@ -36,7 +37,8 @@ func newClusterset(now time.Time, statuses []show.ClusterStatus, lists []show.Co
 	return c
 }
 
-// readClusterset reads the controllers of all contexts. A standby and a controller that does not respond know no services.
+// readClusterset reads the controllers of all contexts. A standby and a controller that does not
+// respond know no services.
 func readClusterset(ctx context.Context, s *session.Session, clusters []*session.Cluster) Clusterset {
 	statuses := show.QueryStatuses(ctx, s, clusters)
 	lists := make([]show.ContextServices, len(clusters))
@@ -57,8 +59,8 @@ func readClusterset(ctx context.Context, s *session.Session, clusters []*session
 // polls is the number of poll intervals of the commands, 1 s, between two readings.
 const polls = 2
 
-// maxShare is the inverse of the largest share of the time in which the page reads. A clusterset with many endpoints takes seconds to read, and the
-// controllers have other work.
+// maxShare is the inverse of the largest share of the time in which the page reads. A clusterset
+// with many endpoints takes seconds to read, and the controllers have other work.
 const maxShare = 10
 
 func interval(poll time.Duration) time.Duration { return polls * poll }
@@ -76,7 +78,8 @@ type feed struct {
 	due  time.Time
 }
 
-// latest returns the document as JSON, and the time until there is a newer one. It returns nil if ctx ended.
+// latest returns the document as JSON, and the time until there is a newer one. It returns nil if
+// ctx ended.
 func (f *feed) latest(ctx context.Context) ([]byte, time.Duration, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

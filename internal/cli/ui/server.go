@@ -37,11 +37,13 @@ const (
 	pathDiagnose   = pathData + "diagnose/"
 )
 
-// policy allows what the page consists of and nothing else. Trusted Types make the browser refuse text that is set as HTML.
+// policy allows what the page consists of and nothing else. Trusted Types make the browser refuse
+// text that is set as HTML.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; " +
 	"frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
-// newHandler returns the handler of a server that listens on address, a loopback address with its port.
+// newHandler returns the handler of a server that listens on address, a loopback address with its
+// port.
 func newHandler(address, token string, data source) http.Handler {
 	files, err := fs.Sub(page, "page")
 	if err != nil {
@@ -87,7 +89,8 @@ func (g guard) refuse(r *http.Request) (int, string) {
 	switch {
 	case r.Method != http.MethodGet:
 		return http.StatusMethodNotAllowed, "this server only answers GET"
-	case !slices.Contains(g.hosts, r.Host): // a page of another site whose name was changed to resolve to this computer (DNS rebinding)
+	// a page of another site whose name was changed to resolve to this computer (DNS rebinding)
+	case !slices.Contains(g.hosts, r.Host):
 		return http.StatusForbidden, "this server only answers requests to " + strings.Join(g.hosts, " and ")
 	case origin != "" && origin != "http://"+r.Host, site != "" && site != "same-origin" && site != "none":
 		return http.StatusForbidden, "this server does not answer requests of other sites: open the URL that kubectl mcs ui printed"
@@ -107,7 +110,8 @@ func writeClusterset(w http.ResponseWriter, r *http.Request, f *feed) {
 	_, _ = w.Write(text) // an error means that the browser has closed the connection
 }
 
-// writeEvents sends the document each time that it was read, until the browser closes the connection.
+// writeEvents sends the document each time that it was read, until the browser closes the
+// connection.
 func writeEvents(w http.ResponseWriter, r *http.Request, f *feed) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	for {

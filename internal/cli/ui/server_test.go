@@ -91,7 +91,8 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// The files of the page refer to no other server, have no script or style within HTML, and do not interpret text as HTML or code.
+// The files of the page refer to no other server, have no script or style within HTML, and do not
+// interpret text as HTML or code.
 func TestPageIsSelfContained(t *testing.T) {
 	for _, name := range []string{"index.html", "app.js", "style.css", "icon.svg"} {
 		text, err := page.ReadFile("page/" + name)
@@ -340,7 +341,8 @@ func (k kinds) List(ctx context.Context, into client.ObjectList, opts ...client.
 	return k.Client.List(ctx, into, opts...)
 }
 
-// The page needs the permissions of status: it reads the controller's pods and its Lease, and connects to the status port.
+// The page needs the permissions of status: it reads the controller's pods and its Lease, and
+// connects to the status port.
 func TestReadClusterset_Permissions(t *testing.T) {
 	clusters := clitest.NewClusters()
 	clitest.ExportWeb(clusters)

@@ -1,11 +1,15 @@
-// Package ui has the command ui: a page about the clusterset, for the browser on the user's computer.
+// Package ui has the command ui: a page about the clusterset, for the browser on the user's
+// computer.
 //
-// The page is HTML, CSS and one JavaScript module, embedded in the program. It uses no front-end library: a grid, a table and a dialog
-// are elements of HTML, the state is one document that the server sends again when it has read the controllers, and a few hundred lines
-// draw it. So there is no build step, no dependency to keep patched, and everything that runs in the browser is in this directory.
+// The page is HTML, CSS and one JavaScript module, embedded in the program. It uses no front-end
+// library: a grid, a table and a dialog are elements of HTML, the state is one document that the
+// server sends again when it has read the controllers, and a few hundred lines draw it. So there is
+// no build step, no dependency to keep patched, and everything that runs in the browser is in this
+// directory.
 //
-// Names of clusters and services are untrusted: members of the clusterset write them into the registry. The page sets all of them as text,
-// and its Content-Security-Policy refuses every other script, style and destination.
+// Names of clusters and services are untrusted: members of the clusterset write them into the
+// registry. The page sets all of them as text, and its Content-Security-Policy refuses every other
+// script, style and destination.
 package ui
 
 import (
@@ -67,8 +71,9 @@ func serve(ctx context.Context, s *session.Session, clusters []*session.Cluster,
 	})
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
-	// The fragment of a URL is not sent to servers, so it is in no log and no Referer. The program starts no browser: other users of the
-	// computer could read the token in the browser's command line.
+	// The fragment of a URL is not sent to servers, so it is in no log and no Referer. The program
+	// starts no browser: other users of the computer could read the token in the browser's command
+	// line.
 	s.Printf("http://%s/#token=%s", listener.Addr(), token)
 	s.Progressf("Open this URL in a browser of this computer. Press Ctrl-C to end.")
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {

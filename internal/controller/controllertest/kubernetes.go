@@ -38,13 +38,14 @@ import (
 // Kubernetes is an API server with the CRDs, the RBAC and the admission policy of the controller.
 type Kubernetes struct {
 	Env *envtest.Environment
-	// Admin has all permissions and reads without a cache. Config is the client configuration of the controller.
+	// Admin has all permissions and reads without a cache. Config is the client configuration of
+	// the controller.
 	Admin  client.Client
 	Config *rest.Config
 }
 
-// StartKubernetes starts an API server with crds and the controller's RBAC. version is that of the MCS and About APIs; wrap, if set, gets the
-// controller's requests.
+// StartKubernetes starts an API server with crds and the controller's RBAC. version is that of the
+// MCS and About APIs; wrap, if set, gets the controller's requests.
 func StartKubernetes(version string, wrap transport.WrapperFunc, crds ...*apiextensionsv1.CustomResourceDefinition) (*Kubernetes, error) {
 	return StartKubernetesIn(&envtest.Environment{}, version, wrap, crds...)
 }
@@ -93,7 +94,8 @@ const InstallNamespace = "cloud-map-mcs-system"
 // ControllerUser is the user name of the controller's ServiceAccount.
 const ControllerUser = "system:serviceaccount:" + InstallNamespace + ":cloud-map-mcs-controller-manager"
 
-// installRBAC grants ControllerUser exactly the permissions that deploy/rbac grants the controller's ServiceAccount.
+// installRBAC grants ControllerUser exactly the permissions that deploy/rbac grants the
+// controller's ServiceAccount.
 func (k *Kubernetes) installRBAC() error {
 	var file []byte
 	for _, name := range []string{"role.yaml", "metrics-auth.yaml"} {
@@ -140,7 +142,8 @@ func (k *Kubernetes) installRBAC() error {
 	return nil
 }
 
-// installPolicy restricts ControllerUser to its own objects (deploy/rbac/policy.yaml), and waits until that is in effect.
+// installPolicy restricts ControllerUser to its own objects (deploy/rbac/policy.yaml), and waits
+// until that is in effect.
 func (k *Kubernetes) installPolicy() error {
 	file, err := deploy.Files.ReadFile("rbac/policy.yaml")
 	if err != nil {

@@ -21,8 +21,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
-// AutoExporter creates a ServiceExport for each Service that --auto-export-selector selects, and deletes it when the Service
-// is no longer selected. It also runs without the flag, to delete the ServiceExports of a previous setting.
+// AutoExporter creates a ServiceExport for each Service that --auto-export-selector selects, and
+// deletes it when the Service is no longer selected. It also runs without the flag, to delete the
+// ServiceExports of a previous setting.
 type AutoExporter struct {
 	client      client.Client
 	scope       *kube.Scope
@@ -30,7 +31,8 @@ type AutoExporter struct {
 	concurrency int
 }
 
-// NewAutoExporter returns the controller of automatic exports, which reconciles concurrency Services in parallel.
+// NewAutoExporter returns the controller of automatic exports, which reconciles concurrency
+// Services in parallel.
 func NewAutoExporter(c client.Client, scope *kube.Scope, events kube.EventRecorder, concurrency int) *AutoExporter {
 	return &AutoExporter{client: c, scope: scope, events: events, concurrency: concurrency}
 }
@@ -68,8 +70,8 @@ func (r *AutoExporter) Reconcile(ctx context.Context, req reconcile.Request) (re
 	return kube.RequeueOnConflict(err)
 }
 
-// Register adds the controller to mgr. It reconciles a Service when the Service, its ServiceExport or the labels of its
-// namespace change.
+// Register adds the controller to mgr. It reconciles a Service when the Service, its ServiceExport
+// or the labels of its namespace change.
 func (r *AutoExporter) Register(mgr manager.Manager) error {
 	m := kube.ServiceMapper{Client: r.client}
 	return builder.ControllerManagedBy(mgr).
@@ -90,8 +92,8 @@ const (
 	autoDelete
 )
 
-// decideAutoExport decides about svc and its ServiceExport exp; both are nil if they do not exist. ServiceExports that the
-// AutoExporter did not create stay as they are.
+// decideAutoExport decides about svc and its ServiceExport exp; both are nil if they do not exist.
+// ServiceExports that the AutoExporter did not create stay as they are.
 func decideAutoExport(s *kube.Scope, ns *metav1.PartialObjectMetadata, svc *corev1.Service, exp *mcsv1beta1.ServiceExport) autoVerdict {
 	wanted := svc != nil && shouldAutoExport(s, ns, svc)
 	switch {
@@ -102,11 +104,14 @@ func decideAutoExport(s *kube.Scope, ns *metav1.PartialObjectMetadata, svc *core
 	case wanted && isOwnedBy(exp, svc):
 		return autoNone
 	}
-	return autoDelete // also if it belongs to a previous Service of the name: the next reconcile creates one for this Service
+	// also if it belongs to a previous Service of the name: the next reconcile creates one for this
+	// Service
+	return autoDelete
 }
 
-// shouldAutoExport reports whether svc is exported automatically: selected, allowed, exportable and not itself imported.
-// Service default/kubernetes is never selected, since every cluster has its own.
+// shouldAutoExport reports whether svc is exported automatically: selected, allowed, exportable and
+// not itself imported. Service default/kubernetes is never selected, since every cluster has its
+// own.
 func shouldAutoExport(s *kube.Scope, ns *metav1.PartialObjectMetadata, svc *corev1.Service) bool {
 	switch {
 	case svc.DeletionTimestamp != nil, ns.DeletionTimestamp != nil:
@@ -119,13 +124,14 @@ func shouldAutoExport(s *kube.Scope, ns *metav1.PartialObjectMetadata, svc *core
 	return s.SelectsService(svc) && s.ExportDenial(ns) == ""
 }
 
-// isDerived reports whether svc is the derived Service of a ServiceImport, of any implementation, or holds the IPs of one.
+// isDerived reports whether svc is the derived Service of a ServiceImport, of any implementation,
+// or holds the IPs of one.
 func isDerived(svc *corev1.Service) bool {
 	return mcs.ImportOf(svc) != "" || mcs.IsDerivedName(svc.Name) && (plan.IsManaged(svc) || plan.IsHeld(svc))
 }
 
-// isAutoCreated reports whether the AutoExporter created exp: it has our label and the Service of its name as an owner, which
-// no copy and no manifest has by accident.
+// isAutoCreated reports whether the AutoExporter created exp: it has our label and the Service of
+// its name as an owner, which no copy and no manifest has by accident.
 func isAutoCreated(exp *mcsv1beta1.ServiceExport) bool {
 	return plan.IsManaged(exp) && slices.ContainsFunc(exp.OwnerReferences, func(o metav1.OwnerReference) bool {
 		return o.Kind == serviceKind && o.Name == exp.Name

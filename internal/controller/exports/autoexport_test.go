@@ -143,8 +143,8 @@ func TestDecideAutoExport(t *testing.T) {
 	}
 }
 
-// While the API server does not answer, a Service that cannot be read is not one that does not exist: nothing is created or deleted, and each failure is
-// returned, so that it is retried.
+// While the API server does not answer, a Service that cannot be read is not one that does not
+// exist: nothing is created or deleted, and each failure is returned, so that it is retried.
 func TestAutoExporter_ReturnsErrors(t *testing.T) {
 	flags := config.Default().Scope
 	flags.AutoExport = "export=auto"

@@ -13,7 +13,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
-// overBudget returns why clusters with the budgets of this one do not import the export as it is, or "". Their budgets are not known here.
+// overBudget returns why clusters with the budgets of this one do not import the export as it is,
+// or "". Their budgets are not known here.
 func overBudget(account *budget.Account, exp mcs.Export) string {
 	size, err := record.Size(exp)
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 )
 
-// TestOverBudget: an export that exceeds the budgets of its own cluster is warned about, others are not, and there is room again after one has ended.
+// TestOverBudget: an export that exceeds the budgets of its own cluster is warned about, others are
+// not, and there is room again after one has ended.
 func TestOverBudget(t *testing.T) {
 	many := budget.Amounts{1 << 20, 1 << 20, 1 << 20, 1 << 20, 1 << 20}
 	limits := budget.Limits{Member: many, Total: many}

@@ -21,14 +21,15 @@ import (
 type exportFacts struct {
 	// valid is the condition Valid.
 	valid metav1.Condition
-	// selection replaces valid in the status if the service is exported without its cluster selectors, which are not valid; nil otherwise.
+	// selection replaces valid in the status if the service is exported without its cluster
+	// selectors, which are not valid; nil otherwise.
 	selection *metav1.Condition
 	// denial is the reason why the administrator does not allow the export, "" if allowed.
 	denial string
 	// problem is the reason why nothing is exported although the export is valid.
 	problem string
-	// synced reports whether the registry has been read, and so whether the following fields are known. readProblem is the reason why
-	// it has not.
+	// synced reports whether the registry has been read, and so whether the following fields are
+	// known. readProblem is the reason why it has not.
 	synced      bool
 	readProblem error
 	// unshown is the time for which the registry has not shown the export as it is now.
@@ -37,12 +38,14 @@ type exportFacts struct {
 	status registry.PublishStatus
 	// leftOut are the parts that are not exported.
 	leftOut mcs.LeftOuts
-	// terminating is the ServiceExport if it is being deleted, nil otherwise: no other field matters then.
+	// terminating is the ServiceExport if it is being deleted, nil otherwise: no other field
+	// matters then.
 	terminating *mcsv1beta1.ServiceExport
 	// unknown reports whether exports may exist besides those that conflicts was decided from.
 	unknown   bool
 	conflicts []mcs.Conflict
-	// recipients is the condition about the clusters that the service is exported to, nil if it stays as it is.
+	// recipients is the condition about the clusters that the service is exported to, nil if it
+	// stays as it is.
 	recipients *metav1.Condition
 	// importers are the members that the service is exported to, nil if they are not known.
 	importers *mcs.Importers
@@ -55,7 +58,8 @@ func (f exportFacts) needsUser() bool {
 	return f.valid.Status != metav1.ConditionTrue || f.selection != nil || f.denial != "" || f.problem != "" || f.status.Err != nil
 }
 
-// decideExportConditions returns the conditions that follow from f; the others stay as they are in existing.
+// decideExportConditions returns the conditions that follow from f; the others stay as they are in
+// existing.
 func decideExportConditions(f exportFacts, existing []metav1.Condition) []metav1.Condition {
 	if f.terminating != nil {
 		return withoutImporters([]metav1.Condition{mcs.ExportTerminating(f.terminating.Finalizers), mcs.ExportConflict(nil)}, existing)
@@ -84,7 +88,8 @@ func (f exportFacts) exported() metav1.Condition {
 	return mcs.ExportReady(mcs.Progress{Exported: true, LeftOut: f.leftOut})
 }
 
-// decidePublished returns the conditions of an export that is published in a registry that has been read.
+// decidePublished returns the conditions of an export that is published in a registry that has been
+// read.
 func decidePublished(f exportFacts, existing []metav1.Condition) []metav1.Condition {
 	ready := mcs.ExportReady(mcs.Progress{Exported: f.status.State == registry.Exported, Problem: problemText(f.status.Err), LeftOut: f.leftOut})
 	if f.status.State == registry.Pending && f.staysReady(existing) {
@@ -115,11 +120,12 @@ func withoutImporters(conditions, existing []metav1.Condition) []metav1.Conditio
 }
 
 const (
-	// problemGrace is the time for which an export that was Ready stays Ready while it cannot be written: a failure that a retry resolves needs
-	// no action.
+	// problemGrace is the time for which an export that was Ready stays Ready while it cannot be
+	// written: a failure that a retry resolves needs no action.
 	problemGrace = 5 * time.Second
-	// pendingGrace is the time for which it stays Ready while the registry shows an older version, or has not been read since this process
-	// started. The write of a page takes seconds, and a minute when AWS throttles.
+	// pendingGrace is the time for which it stays Ready while the registry shows an older version,
+	// or has not been read since this process started. The write of a page takes seconds, and a
+	// minute when AWS throttles.
 	pendingGrace = time.Minute
 )
 
@@ -131,13 +137,14 @@ func (f exportFacts) grace() time.Duration {
 	return pendingGrace
 }
 
-// staysReady reports whether an export that the registry does not show stays Ready: it was, and only its latest change is pending.
-// Ready would otherwise change with every endpoint.
+// staysReady reports whether an export that the registry does not show stays Ready: it was, and
+// only its latest change is pending. Ready would otherwise change with every endpoint.
 func (f exportFacts) staysReady(existing []metav1.Condition) bool {
 	return meta.IsStatusConditionTrue(existing, string(mcsv1beta1.ServiceExportConditionReady)) && f.unshown < f.grace()
 }
 
-// unreadText returns the problem of an export in a registry that has not been read, "" for one that has just been created.
+// unreadText returns the problem of an export in a registry that has not been read, "" for one that
+// has just been created.
 func (f exportFacts) unreadText() string {
 	if f.unshown < pendingGrace {
 		return ""
@@ -152,7 +159,8 @@ func problemText(err error) string {
 	return err.Error()
 }
 
-// updateStatus writes the conditions that changed, in one request, and records events for those that the user must act upon.
+// updateStatus writes the conditions that changed, in one request, and records events for those
+// that the user must act upon.
 func (r *Controller) updateStatus(ctx context.Context, exp *mcsv1beta1.ServiceExport, facts exportFacts) error {
 	before := exp.DeepCopy()
 	now := metav1.NewTime(r.now())
@@ -191,9 +199,9 @@ func (r *Controller) reportUnwritten(exp *mcsv1beta1.ServiceExport, err error) {
 	}
 }
 
-// recordConditions records an event for each changed condition that the user must act upon and that had another reason
-// before. A namespace that is being deleted gets no events: its objects are deleted in any order, so that a Service may be
-// deleted before its ServiceExport.
+// recordConditions records an event for each changed condition that the user must act upon and that
+// had another reason before. A namespace that is being deleted gets no events: its objects are
+// deleted in any order, so that a Service may be deleted before its ServiceExport.
 func (r *Controller) recordConditions(ctx context.Context, exp *mcsv1beta1.ServiceExport, valid metav1.Condition, before, changes []metav1.Condition) error {
 	changes = slices.DeleteFunc(changes, func(c metav1.Condition) bool { return !needsAction(c, valid) || hasSameReason(before, c) })
 	if len(changes) == 0 {
@@ -209,7 +217,8 @@ func (r *Controller) recordConditions(ctx context.Context, exp *mcsv1beta1.Servi
 	return nil
 }
 
-// needsAction reports whether the user must act upon c, a condition of a ServiceExport with condition valid.
+// needsAction reports whether the user must act upon c, a condition of a ServiceExport with
+// condition valid.
 func needsAction(c, valid metav1.Condition) bool {
 	switch mcsv1beta1.ServiceExportConditionType(c.Type) {
 	case mcsv1beta1.ServiceExportConditionValid:

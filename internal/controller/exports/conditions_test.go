@@ -193,7 +193,8 @@ func TestReadyNamesWhatIsLeftOut(t *testing.T) {
 	}
 }
 
-// TestFirstStatusWaitsForRegistry has the first status of a new export wait for the registry, and no other status.
+// TestFirstStatusWaitsForRegistry has the first status of a new export wait for the registry, and
+// no other status.
 func TestFirstStatusWaitsForRegistry(t *testing.T) {
 	began := time.Unix(1000, 0)
 	key := mcs.Key{Namespace: "a", Name: "b"}
@@ -281,7 +282,8 @@ func TestRecordConditionsReportsNewProblems(t *testing.T) {
 	}
 }
 
-// A condition that changes its status or its reason is reported again; another type, status or reason is another condition.
+// A condition that changes its status or its reason is reported again; another type, status or
+// reason is another condition.
 func TestHasSameReason(t *testing.T) {
 	before := []metav1.Condition{{Type: "Valid", Status: "True", Reason: "Valid"}, {Type: "Ready", Status: "False", Reason: "Failed"}}
 	for name, tc := range map[string]struct {

@@ -36,7 +36,8 @@ type Controller struct {
 	requeuer   *kube.Requeuer
 	// concurrency is the number of exports that are reconciled in parallel.
 	concurrency int
-	// releaseExport removes the finalizer of another controller from a ServiceExport; nil if there is none.
+	// releaseExport removes the finalizer of another controller from a ServiceExport; nil if there
+	// is none.
 	releaseExport func(context.Context, mcs.Key) error
 	guard         *guard.Guard
 	tracer        *tracing.Tracer
@@ -44,7 +45,8 @@ type Controller struct {
 	reports        atomic.Pointer[memberReports]
 	reportInterval time.Duration
 
-	// budget has the cost of the exports of this cluster as in a cluster with the same budgets that imports them; nil has no limits.
+	// budget has the cost of the exports of this cluster as in a cluster with the same budgets that
+	// imports them; nil has no limits.
 	budget *budget.Account
 
 	// published holds the last exports by key, to detect changes.
@@ -61,7 +63,8 @@ type Controller struct {
 type publishedExport struct {
 	export  mcs.Export
 	leftOut mcs.LeftOuts
-	// overBudget is the reason why clusters with this cluster's budgets do not import it as it is, or "".
+	// overBudget is the reason why clusters with this cluster's budgets do not import it as it is,
+	// or "".
 	overBudget string
 	// since is the time of its first publication.
 	since time.Time
@@ -77,14 +80,16 @@ type Config struct {
 	Requeuer *kube.Requeuer
 	// Concurrency is the number of exports that are reconciled in parallel.
 	Concurrency int
-	// ReleaseExport removes the finalizer of another controller from a ServiceExport; it may be nil.
+	// ReleaseExport removes the finalizer of another controller from a ServiceExport; it may be
+	// nil.
 	ReleaseExport func(context.Context, mcs.Key) error
 	// Budgets are those for the exports of other clusters; the zero value is none.
 	Budgets budget.Limits
 	// Guard and Tracer may be nil.
 	Guard  *guard.Guard
 	Tracer *tracing.Tracer
-	// ReportInterval is the interval at which the reports of the other members are read, 0 the default.
+	// ReportInterval is the interval at which the reports of the other members are read, 0 the
+	// default.
 	ReportInterval time.Duration
 }
 
@@ -143,7 +148,8 @@ func (r *Controller) reconcileExport(ctx context.Context, key mcs.Key, state *me
 	return r.reconcileStatus(ctx, key, src.ServiceExport, facts)
 }
 
-// trace records that the export of key was made in a reconcile that began then, if it has changed in it.
+// trace records that the export of key was made in a reconcile that began then, if it has changed
+// in it.
 func (r *Controller) trace(identity mcs.Identity, key mcs.Key, began time.Time) {
 	if r.tracer == nil {
 		return
@@ -173,8 +179,9 @@ func (r *Controller) reconcileStatus(ctx context.Context, key mcs.Key, exp *mcsv
 	return result, err
 }
 
-// Register adds the controller to mgr. It reconciles a service when its ServiceExport, Service or EndpointSlices change, when
-// the labels of its namespace change, and when it is requeued, as it is when another member reports that it imports the service.
+// Register adds the controller to mgr. It reconciles a service when its ServiceExport, Service or
+// EndpointSlices change, when the labels of its namespace change, and when it is requeued, as it is
+// when another member reports that it imports the service.
 func (r *Controller) Register(mgr manager.Manager) error {
 	if err := mgr.Add(manager.RunnableFunc(r.watchReports)); err != nil {
 		return err
@@ -219,8 +226,9 @@ func (r *Controller) PublishedKeys() []mcs.Key {
 	return keys
 }
 
-// pendingStatusDelay is the time for which the first status of a new export waits for the registry to show the export. Within that
-// time, in which AWS usually completes an operation (1 to 2 s), one status write is enough; afterwards the status is Pending.
+// pendingStatusDelay is the time for which the first status of a new export waits for the registry
+// to show the export. Within that time, in which AWS usually completes an operation (1 to 2 s), one
+// status write is enough; afterwards the status is Pending.
 const pendingStatusDelay = 3 * time.Second
 
 // statusDelay returns how much longer the first status of a new export waits for the registry.

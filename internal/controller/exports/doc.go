@@ -1,3 +1,3 @@
-// Package exports publishes this cluster's exports to the registry and writes the conditions of their ServiceExports. With
-// --auto-export-selector it creates the ServiceExports too.
+// Package exports publishes this cluster's exports to the registry and writes the conditions of
+// their ServiceExports. With --auto-export-selector it creates the ServiceExports too.
 package exports

@@ -13,11 +13,12 @@ import (
 )
 
 const (
-	// defaultReportInterval is the interval at which the reports of the other members are read, from memory. A report changes with a heartbeat,
-	// every 12 s by default.
+	// defaultReportInterval is the interval at which the reports of the other members are read,
+	// from memory. A report changes with a heartbeat, every 12 s by default.
 	defaultReportInterval = 10 * time.Second
-	// reportRequeues bounds the exports that are requeued in one interval, five a second: each may be a write of a status, and a member may report
-	// something else with every heartbeat. 3,000 exports take 10 minutes.
+	// reportRequeues bounds the exports that are requeued in one interval, five a second: each may
+	// be a write of a status, and a member may report something else with every heartbeat. 3,000
+	// exports take 10 minutes.
 	reportRequeues = 50
 )
 
@@ -39,7 +40,8 @@ func (m *memberReports) of(exp mcs.Export) mcs.Importers {
 	return mcs.FindImporters(exp.Cluster, exp.Key, reports)
 }
 
-// changedFrom returns the members that o does not have with the same report. A change of their properties is left to findRecipients.
+// changedFrom returns the members that o does not have with the same report. A change of their
+// properties is left to findRecipients.
 func (m *memberReports) changedFrom(o *memberReports) *memberReports {
 	same := make(map[string]mcs.ImportReport, len(o.others))
 	for _, other := range o.others {
@@ -51,7 +53,8 @@ func (m *memberReports) changedFrom(o *memberReports) *memberReports {
 	})}
 }
 
-// Importers returns the importers of an export of this cluster; known is false while the members were not read.
+// Importers returns the importers of an export of this cluster; known is false while the members
+// were not read.
 func (r *Controller) Importers(exp mcs.Export) (importers mcs.Importers, known bool) {
 	reports := r.reports.Load()
 	if reports == nil || reports.identity.ClusterID != exp.Cluster {
@@ -60,7 +63,8 @@ func (r *Controller) Importers(exp mcs.Export) (importers mcs.Importers, known b
 	return reports.of(exp), true
 }
 
-// watchReports reads the reports of the other members, and requeues the exports that these report something else about.
+// watchReports reads the reports of the other members, and requeues the exports that these report
+// something else about.
 func (r *Controller) watchReports(ctx context.Context) error {
 	ticker := time.NewTicker(r.reportInterval)
 	defer ticker.Stop()
@@ -100,14 +104,16 @@ func (r *Controller) readReports(ctx context.Context, pending map[mcs.Key]struct
 	}
 }
 
-// otherMembers returns the members but own. It leaves out those of which this cluster has accepted no record, neither UID nor version: any member of the
-// clusterset can write records of clusters that do not exist. Mapped services import nothing.
+// otherMembers returns the members but own. It leaves out those of which this cluster has accepted
+// no record, neither UID nor version: any member of the clusterset can write records of clusters
+// that do not exist. Mapped services import nothing.
 func otherMembers(members []registry.Member, own string) []registry.Member {
 	return slices.DeleteFunc(members, func(m registry.Member) bool { return m.ClusterID == own || m.Mapped || m.UID == "" && m.Version == "" })
 }
 
-// findReported returns the exports whose importers are other ones than before, nil before the first read. It compares only the members whose reports
-// changed: with 1,000 members and 3,000 exports, comparing all takes seconds.
+// findReported returns the exports whose importers are other ones than before, nil before the first
+// read. It compares only the members whose reports changed: with 1,000 members and 3,000 exports,
+// comparing all takes seconds.
 func findReported(published []mcs.Export, before, after *memberReports) (keys []mcs.Key) {
 	isOther := before == nil || before.identity != after.identity
 	if !isOther {
@@ -124,8 +130,9 @@ func findReported(published []mcs.Export, before, after *memberReports) (keys []
 	return keys
 }
 
-// requeueReported requeues as many pending exports as one interval allows, and returns the last one. It continues after last, in the order of the keys,
-// so that a member that reports something else in each interval does not keep any export from being requeued.
+// requeueReported requeues as many pending exports as one interval allows, and returns the last
+// one. It continues after last, in the order of the keys, so that a member that reports something
+// else in each interval does not keep any export from being requeued.
 func (r *Controller) requeueReported(pending map[mcs.Key]struct{}, last mcs.Key) mcs.Key {
 	keys := slices.SortedFunc(maps.Keys(pending), compareKeys)
 	next, found := slices.BinarySearchFunc(keys, last, compareKeys)

@@ -47,7 +47,8 @@ func TestMemberReports_Of(t *testing.T) {
 	}
 }
 
-// TestOtherMembers checks that a record that is refused makes no cluster one that does not report its imports.
+// TestOtherMembers checks that a record that is refused makes no cluster one that does not report
+// its imports.
 func TestOtherMembers(t *testing.T) {
 	members := []registry.Member{
 		{ClusterID: "cls1", UID: "uid-1", Version: "v1"}, {ClusterID: "cls2", UID: "uid-2"}, {ClusterID: "cls3", Version: "aws-cloud-map-mcs-controller"},
@@ -94,7 +95,8 @@ func TestFindReported(t *testing.T) {
 	}
 }
 
-// A member may report something else with each heartbeat: the exports that are reconciled because of it are bounded, and all have their turn.
+// A member may report something else with each heartbeat: the exports that are reconciled because
+// of it are bounded, and all have their turn.
 func TestRequeueReported_IsBounded(t *testing.T) {
 	r := &Controller{requeuer: &kube.Requeuer{}}
 	pending := map[mcs.Key]struct{}{}
@@ -112,8 +114,8 @@ func TestRequeueReported_IsBounded(t *testing.T) {
 	}
 }
 
-// TestRequeueReported_RequeuesAll checks that a member that reports something else about all exports in each interval does not keep any of them from
-// being requeued.
+// TestRequeueReported_RequeuesAll checks that a member that reports something else about all
+// exports in each interval does not keep any of them from being requeued.
 func TestRequeueReported_RequeuesAll(t *testing.T) {
 	r := &Controller{requeuer: &kube.Requeuer{}}
 	all := map[mcs.Key]struct{}{}
@@ -132,7 +134,8 @@ func TestRequeueReported_RequeuesAll(t *testing.T) {
 	}
 }
 
-// TestFindReported_ComparesOnlyChangedReports checks that one report that changes costs nothing for the other members.
+// TestFindReported_ComparesOnlyChangedReports checks that one report that changes costs nothing for
+// the other members.
 func TestFindReported_ComparesOnlyChangedReports(t *testing.T) {
 	const exports, members = 100, 998
 	var published []mcs.Export

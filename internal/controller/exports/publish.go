@@ -18,7 +18,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// publish publishes src as the export of key, or withdraws the export if src is not exported, and adds the result to facts.
+// publish publishes src as the export of key, or withdraws the export if src is not exported, and
+// adds the result to facts.
 func (r *Controller) publish(ctx context.Context, reg registry.Registry, src kube.LocalSource, key mcs.Key, facts *exportFacts) error {
 	view, err := reg.Lookup(ctx, key)
 	facts.synced, facts.readProblem = err == nil, err
@@ -77,12 +78,13 @@ func (r *Controller) findRecipients(ctx context.Context, reg registry.Registry, 
 	return nil
 }
 
-// recipientsInterval is the interval at which the members that an export is for are read again: the registry does not notify of members that export
-// nothing.
+// recipientsInterval is the interval at which the members that an export is for are read again: the
+// registry does not notify of members that export nothing.
 const recipientsInterval = 30 * time.Second
 
-// PublishAll publishes every export of this cluster in reg, the registry of a session that begins. It reads the cache only: writes to the API server, which
-// an admission webhook may delay or refuse, are left to Reconcile, and so are events and conditions.
+// PublishAll publishes every export of this cluster in reg, the registry of a session that begins.
+// It reads the cache only: writes to the API server, which an admission webhook may delay or
+// refuse, are left to Reconcile, and so are events and conditions.
 func (r *Controller) PublishAll(ctx context.Context, identity mcs.Identity, reg registry.Registry) error {
 	var found mcsv1beta1.ServiceExportList
 	if err := r.client.List(ctx, &found, client.UnsafeDisableDeepCopy); err != nil {
@@ -103,13 +105,15 @@ func (r *Controller) PublishAll(ctx context.Context, identity mcs.Identity, reg 
 			err = reg.Publish(ctx, exp)
 		}
 		if err != nil {
-			log.FromContext(ctx).V(1).Info("Left out an export that is not valid", "service", key.String(), "error", err.Error()) // Reconcile reports it
+			// Reconcile reports it
+			log.FromContext(ctx).V(1).Info("Left out an export that is not valid", "service", key.String(), "error", err.Error())
 		}
 	}
 	return nil
 }
 
-// findConflicts returns the conflicts of exp with the exports that this cluster imports, by the precedence that they have in its import.
+// findConflicts returns the conflicts of exp with the exports that this cluster imports, by the
+// precedence that they have in its import.
 func (r *Controller) findConflicts(ctx context.Context, key mcs.Key, view registry.View, exp mcs.Export) ([]mcs.Conflict, error) {
 	view, _ = r.guard.Filter(key, view)
 	exports := view.Exports()
@@ -172,7 +176,8 @@ func (r *Controller) withdraw(ctx context.Context, reg registry.Registry, key mc
 	return nil
 }
 
-// newExport returns the export of src. It records an event when the parts that it has to leave out change.
+// newExport returns the export of src. It records an event when the parts that it has to leave out
+// change.
 func (r *Controller) newExport(ctx context.Context, src mcs.Source) (mcs.Export, error) {
 	key := mcs.Key{Namespace: src.ServiceExport.Namespace, Name: src.ServiceExport.Name}
 	var previous *mcs.Export
@@ -207,7 +212,8 @@ func (r *Controller) newExport(ctx context.Context, src mcs.Source) (mcs.Export,
 	return exp, nil
 }
 
-// describeNotImported warns about an export of a system namespace, into which clusters import only if they list it, as this one does not.
+// describeNotImported warns about an export of a system namespace, into which clusters import only
+// if they list it, as this one does not.
 func (r *Controller) describeNotImported(ctx context.Context, key mcs.Key) mcs.LeftOuts {
 	ns, found, err := kube.ReadNamespace(ctx, r.client, key.Namespace)
 	if err != nil || !found || !policy.IsSystemNamespace(key.Namespace, "") || r.scope.AllowsImport(ns) {

@@ -28,7 +28,8 @@ import (
 // shownRegistry is a registry that shows what a test sets.
 type shownRegistry struct {
 	registry.Registry
-	// views are the results of the next lookups, the last one of all later ones; a result with an error in errs fails.
+	// views are the results of the next lookups, the last one of all later ones; a result with an
+	// error in errs fails.
 	views                   []registry.View
 	errs                    []error
 	publishErr, withdrawErr error
@@ -182,7 +183,8 @@ func TestPublish_WithdrawsUnexportedService(t *testing.T) {
 	}
 }
 
-// Ready stays True for as long as the registry does not show the latest change, which begins anew when it was shown, and after a withdrawal.
+// Ready stays True for as long as the registry does not show the latest change, which begins anew
+// when it was shown, and after a withdrawal.
 func TestPublish_MeasuresHowLongExportIsNotShown(t *testing.T) {
 	unread := func() *shownRegistry { return &shownRegistry{errs: []error{registry.NotSynced(nil)}} }
 	shown := func(state registry.PublishState) *shownRegistry {
@@ -242,7 +244,8 @@ func TestPublish_ReportsWarnings(t *testing.T) {
 	expect("after a withdrawal", "no room")
 }
 
-// The conflicts of an export are those of the precedence that the exports have in this cluster's import.
+// The conflicts of an export are those of the precedence that the exports have in this cluster's
+// import.
 func TestPublish_FindsConflicts(t *testing.T) {
 	other := mcs.Export{
 		Key: mcs.Key{Namespace: "demo", Name: "web"}, Cluster: "cls2", Type: mcsv1beta1.Headless,

@@ -1,5 +1,6 @@
-// Package guard applies the import policy to the registry's views. It reads the file of --import-policy whenever it changes, and the addresses of
-// this cluster, which endpoints of other clusters must not have.
+// Package guard applies the import policy to the registry's views. It reads the file of
+// --import-policy whenever it changes, and the addresses of this cluster, which endpoints of other
+// clusters must not have.
 package guard
 
 import (
@@ -25,10 +26,11 @@ import (
 )
 
 const (
-	// pollInterval is the interval at which the file is read. The kubelet takes up to two minutes to update a mounted ConfigMap.
+	// pollInterval is the interval at which the file is read. The kubelet takes up to two minutes
+	// to update a mounted ConfigMap.
 	pollInterval = time.Second
-	// localInterval is the shortest interval between two changes of the addresses of this cluster: each compares the endpoints of all exports
-	// with them, and nodes may come and go all the time.
+	// localInterval is the shortest interval between two changes of the addresses of this cluster:
+	// each compares the endpoints of all exports with them, and nodes may come and go all the time.
 	localInterval = time.Minute
 )
 
@@ -49,13 +51,15 @@ type Guard struct {
 	local   atomic.Pointer[policy.Local]
 	// ready is true once the policy and the addresses were read.
 	ready atomic.Bool
-	// requeue is set after a change until everything has been requeued. addresses are the addresses that have changed, until the imports that have
-	// them have been requeued. Only refresh uses the two.
+	// requeue is set after a change until everything has been requeued. addresses are the addresses
+	// that have changed, until the imports that have them have been requeued. Only refresh uses the
+	// two.
 	requeue   bool
 	addresses map[netip.Addr]struct{}
 
 	mu sync.Mutex
-	// content is the file as last read, problem the reason why it is not in use, and loaded the time at which the policy in use was read.
+	// content is the file as last read, problem the reason why it is not in use, and loaded the
+	// time at which the policy in use was read.
 	content []byte
 	problem string
 	loaded  time.Time
@@ -80,8 +84,8 @@ type Config struct {
 	RequeueAll func(context.Context) error
 	// RequeueAddresses requeues the imports that have one of addresses.
 	RequeueAddresses func(ctx context.Context, addresses map[netip.Addr]struct{}) error
-	// Importer returns the ClusterProperties of this cluster, including those with its IDs; known is false until they were read. It may be nil: then
-	// they stay unknown.
+	// Importer returns the ClusterProperties of this cluster, including those with its IDs; known
+	// is false until they were read. It may be nil: then they stay unknown.
 	Importer func() (properties mcs.Properties, known bool)
 	Log      logr.Logger
 }
@@ -94,7 +98,8 @@ func New(cfg Config) *Guard {
 	}
 }
 
-// NeedLeaderElection implements manager.LeaderElectionRunnable: a standby knows the policy when it becomes the leader.
+// NeedLeaderElection implements manager.LeaderElectionRunnable: a standby knows the policy when it
+// becomes the leader.
 func (g *Guard) NeedLeaderElection() bool { return false }
 
 // Start implements manager.Runnable.
@@ -111,7 +116,8 @@ func (g *Guard) Start(ctx context.Context) error {
 	}
 }
 
-// refresh reads the policy and the addresses, and requeues the exports and imports that a change may affect.
+// refresh reads the policy and the addresses, and requeues the exports and imports that a change
+// may affect.
 func (g *Guard) refresh(ctx context.Context) {
 	g.requeue = g.readPolicy() || g.requeue
 	if err := g.readLocal(ctx); err != nil {
@@ -148,7 +154,8 @@ func (g *Guard) requeueChanged(ctx context.Context) error {
 	return nil
 }
 
-// readPolicy reads the file, and reports whether another policy is in use now. A file that is missing or not valid changes nothing.
+// readPolicy reads the file, and reports whether another policy is in use now. A file that is
+// missing or not valid changes nothing.
 func (g *Guard) readPolicy() bool {
 	if g.path == "" {
 		return false
@@ -181,8 +188,9 @@ func (g *Guard) readPolicy() bool {
 	return true
 }
 
-// readFile returns the content of the file at path, up to one byte more than a policy may have. Only a regular file is opened: reading
-// another one may block or not end. path may be a link, as in a mounted ConfigMap.
+// readFile returns the content of the file at path, up to one byte more than a policy may have.
+// Only a regular file is opened: reading another one may block or not end. path may be a link, as
+// in a mounted ConfigMap.
 func readFile(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -216,8 +224,8 @@ func (g *Guard) refuse(content []byte, err error) {
 	g.log.Error(err, "Failed to load the import policy: the previous one stays in use", "file", g.path)
 }
 
-// readLocal reads the addresses of this cluster, and records the changes. Every import and export depends on the Service networks, which
-// hardly ever change.
+// readLocal reads the addresses of this cluster, and records the changes. Every import and export
+// depends on the Service networks, which hardly ever change.
 func (g *Guard) readLocal(ctx context.Context) error {
 	before := g.local.Load()
 	if g.source == nil || before != nil && g.now().Sub(g.localRead) < localInterval {
@@ -249,7 +257,8 @@ func (g *Guard) AllowsSystemNamespace(namespace string) bool {
 	return g.current.Load().AllowsSystemNamespace(namespace)
 }
 
-// ServiceNetworks returns the networks of the cluster IPs of Services, none where the API server does not serve them. The nil *Guard has none.
+// ServiceNetworks returns the networks of the cluster IPs of Services, none where the API server
+// does not serve them. The nil *Guard has none.
 func (g *Guard) ServiceNetworks() []netip.Prefix {
 	if g == nil {
 		return nil
@@ -263,8 +272,9 @@ func (g *Guard) ServiceNetworks() []netip.Prefix {
 // CheckOwnAddress returns an error if an endpoint of this cluster cannot have address a.
 func (g *Guard) CheckOwnAddress(a netip.Addr) error { return g.local.Load().CheckService(a) }
 
-// CheckAddress returns an error if this cluster must not connect to address a for another cluster, because it would not import an endpoint with it.
-// Until the guard is ready, it allows no address. The nil *Guard allows every address that can belong to a pod.
+// CheckAddress returns an error if this cluster must not connect to address a for another cluster,
+// because it would not import an endpoint with it. Until the guard is ready, it allows no address.
+// The nil *Guard allows every address that can belong to a pod.
 func (g *Guard) CheckAddress(cluster string, a netip.Addr) error {
 	switch {
 	case g == nil:
@@ -275,8 +285,9 @@ func (g *Guard) CheckAddress(cluster string, a netip.Addr) error {
 	return g.current.Load().CheckAddress(cluster, a, g.local.Load())
 }
 
-// Filter returns the part of view, the registry's view of key, that this cluster imports, and the refusals. To this cluster, an export that is refused
-// or for other clusters does not exist. Filter does not change view. The nil *Guard refuses nothing.
+// Filter returns the part of view, the registry's view of key, that this cluster imports, and the
+// refusals. To this cluster, an export that is refused or for other clusters does not exist. Filter
+// does not change view. The nil *Guard refuses nothing.
 func (g *Guard) Filter(key mcs.Key, view registry.View) (registry.View, []policy.Refusal) {
 	if g == nil {
 		return view, nil
@@ -302,8 +313,8 @@ func (g *Guard) Filter(key mcs.Key, view registry.View) (registry.View, []policy
 	return view, refusals
 }
 
-// filterRecipients returns a copy of view without the exports that are for other clusters. Until the ClusterProperties of this cluster are known, exports for
-// some clusters are unknown.
+// filterRecipients returns a copy of view without the exports that are for other clusters. Until
+// the ClusterProperties of this cluster are known, exports for some clusters are unknown.
 func (g *Guard) filterRecipients(view registry.View) registry.View {
 	view.Clusters = maps.Clone(view.Clusters)
 	for cluster, c := range view.Clusters {
@@ -326,7 +337,8 @@ func (g *Guard) filterRecipients(view registry.View) registry.View {
 	return view
 }
 
-// NotFor returns the clusters, sorted, whose exports in view are for other clusters than this one. The nil *Guard has none.
+// NotFor returns the clusters, sorted, whose exports in view are for other clusters than this one.
+// The nil *Guard has none.
 func (g *Guard) NotFor(view registry.View) (clusters []string) {
 	if g == nil {
 		return nil
@@ -361,8 +373,8 @@ func (g *Guard) Record(key mcs.Key, refusals []policy.Refusal) {
 
 // State is the state of a Guard, for the status endpoint.
 type State struct {
-	// File is the file of --import-policy, "" for none. Problem is the reason why its content is not in use. Loaded is the time at which the policy in
-	// use was read, zero if there is none.
+	// File is the file of --import-policy, "" for none. Problem is the reason why its content is
+	// not in use. Loaded is the time at which the policy in use was read, zero if there is none.
 	File    string
 	Problem string
 	Loaded  time.Time

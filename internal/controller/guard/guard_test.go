@@ -78,7 +78,8 @@ func viewOf(clusters ...string) registry.View {
 
 func clustersOf(v registry.View) []string { return v.In(registry.Exports) }
 
-// An export for other clusters does not exist for this one, and one for some clusters is unknown while this cluster's properties are.
+// An export for other clusters does not exist for this one, and one for some clusters is unknown
+// while this cluster's properties are.
 func TestGuard_FiltersRecipients(t *testing.T) {
 	only := func(cluster string) mcs.ClusterSelectors {
 		recipients, err := mcs.ParseRecipients(cluster)
@@ -156,7 +157,8 @@ func TestGuard_FollowsFile(t *testing.T) {
 	}
 }
 
-// A file that is not a policy changes nothing, whatever takes its place: a named pipe would block, and a device is read without end.
+// A file that is not a policy changes nothing, whatever takes its place: a named pipe would block,
+// and a device is read without end.
 func TestGuard_KeepsPolicyForOtherFiles(t *testing.T) {
 	for name, replace := range map[string]func(path string) error{
 		"empty":       func(path string) error { return os.WriteFile(path, nil, 0o600) },
@@ -248,7 +250,8 @@ func TestGuard_RequeuesAfterFailure(t *testing.T) {
 	}
 }
 
-// Nodes come and go all the time in a large cluster: only imports with their addresses are reconciled again.
+// Nodes come and go all the time in a large cluster: only imports with their addresses are
+// reconciled again.
 func TestGuard_RequeuesChangedAddressesOnly(t *testing.T) {
 	g, _, source, requeued := newGuard(t, "default: allow")
 	var got []string

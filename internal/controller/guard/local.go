@@ -22,17 +22,20 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/policy"
 )
 
-// kubernetesService is the Service of the API server, in namespace default. Its EndpointSlices have the addresses of the API servers.
+// kubernetesService is the Service of the API server, in namespace default. Its EndpointSlices have
+// the addresses of the API servers.
 const kubernetesService = "kubernetes"
 
-// listInterval is the interval at which the addresses that no handler watches are read: those of the API servers, and the cluster IPs of
-// Services where the API server does not serve ServiceCIDR.
+// listInterval is the interval at which the addresses that no handler watches are read: those of
+// the API servers, and the cluster IPs of Services where the API server does not serve ServiceCIDR.
 const listInterval = 30 * time.Second
 
-// LocalReader reads the addresses of this cluster from watches: of nodes, ServiceCIDRs and the EndpointSlices of the API server.
+// LocalReader reads the addresses of this cluster from watches: of nodes, ServiceCIDRs and the
+// EndpointSlices of the API server.
 type LocalReader struct {
 	reader client.Reader
-	// serviceCIDRs reports whether the API server serves ServiceCIDR. Otherwise the cluster IPs of the existing Services are used.
+	// serviceCIDRs reports whether the API server serves ServiceCIDR. Otherwise the cluster IPs of
+	// the existing Services are used.
 	serviceCIDRs bool
 	changed      atomic.Bool
 	listed       time.Time
@@ -60,7 +63,8 @@ func NodeTransform(obj any) (any, error) {
 	}, nil
 }
 
-// ServesServiceCIDR reports whether the API server serves ServiceCIDR in version v1, as Kubernetes 1.33 and newer do.
+// ServesServiceCIDR reports whether the API server serves ServiceCIDR in version v1, as Kubernetes
+// 1.33 and newer do.
 func ServesServiceCIDR(d discovery.DiscoveryInterface) (bool, error) {
 	list, err := d.ServerResourcesForGroupVersion(networkingv1.SchemeGroupVersion.String())
 	if apierrors.IsNotFound(err) {
@@ -139,7 +143,8 @@ func (l *LocalReader) readAPIServers(ctx context.Context, local *policy.Local) e
 	return nil
 }
 
-// readServices reads the Service networks, or where they are not known the cluster IPs of all Services.
+// readServices reads the Service networks, or where they are not known the cluster IPs of all
+// Services.
 func (l *LocalReader) readServices(ctx context.Context, local *policy.Local) error {
 	if l.serviceCIDRs {
 		var networks networkingv1.ServiceCIDRList
@@ -168,8 +173,8 @@ func (l *LocalReader) readServices(ctx context.Context, local *policy.Local) err
 	return nil
 }
 
-// addAddress adds an address, if text is one. Of several names of an address the first in order counts, so that the result depends on
-// the objects only.
+// addAddress adds an address, if text is one. Of several names of an address the first in order
+// counts, so that the result depends on the objects only.
 func addAddress(local *policy.Local, text, name string) {
 	a, err := netip.ParseAddr(text)
 	if err != nil {

@@ -23,8 +23,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/tracing"
 )
 
-// applyImport writes the objects of an import. A refused write affects only itself: each of the others is attempted. They come in
-// the order of safety:
+// applyImport writes the objects of an import. A refused write affects only itself: each of the
+// others is attempted. They come in the order of safety:
 //
 //  1. removals of endpoints that their clusters do not export any more;
 //  2. the derived Service and the ServiceImport, which has its IPs;
@@ -59,7 +59,8 @@ func (r *Controller) applyImport(ctx context.Context, session *membership.Sessio
 	return r.completeImport(ctx, f, d, o, out)
 }
 
-// completeImport deletes the objects of another controller that the import replaces, and returns when the import has to be applied again.
+// completeImport deletes the objects of another controller that the import replaces, and returns
+// when the import has to be applied again.
 func (r *Controller) completeImport(ctx context.Context, f importFacts, d importDecision, o importObjects, out *outcome) (requeueAfter time.Duration) {
 	if !containsAll(o.supported, d.merged.IPFamilies) {
 		requeueAfter = familiesMaxAge // the cluster may get the missing family
@@ -73,7 +74,8 @@ func (r *Controller) completeImport(ctx context.Context, f importFacts, d import
 	return sooner(requeueAfter, retireAfter)
 }
 
-// applyStatus writes the status of the import and records events about what has changed in it. before are the clusters that were stale.
+// applyStatus writes the status of the import and records events about what has changed in it.
+// before are the clusters that were stale.
 func (r *Controller) applyStatus(ctx context.Context, f importFacts, d importDecision, o importObjects, before []string, out *outcome) {
 	ready := mcs.ImportReady(d.merged, o.supported, o.imp.Spec.IPs, d.reach(f, o.supported))
 	if out.err() != nil {
@@ -93,7 +95,8 @@ func (r *Controller) applyStatus(ctx context.Context, f importFacts, d importDec
 	r.reportUnreachable(o.imp, d.unreachability)
 }
 
-// trace records that the slices of exports were written since wrote, in a reconcile that began then.
+// trace records that the slices of exports were written since wrote, in a reconcile that began
+// then.
 func (r *Controller) trace(identity mcs.Identity, exports []mcs.Export, began, wrote time.Time) {
 	if r.tracer == nil {
 		return
@@ -121,15 +124,18 @@ type importObjects struct {
 	unowned bool
 	// lacksService reports whether there is no derived Service because it could not be created.
 	lacksService bool
-	// usable is the part of the merged exports that this cluster supports; supported are its IP families.
+	// usable is the part of the merged exports that this cluster supports; supported are its IP
+	// families.
 	usable    mcs.Merged
 	supported []corev1.IPFamily
-	// ports are those of derived Service and slices, and settleIn is the time after which they have to be planned again, 0 if never.
+	// ports are those of derived Service and slices, and settleIn is the time after which they have
+	// to be planned again, 0 if never.
 	ports    plan.PortPlan
 	settleIn time.Duration
 }
 
-// sliceFamilies returns the families of the slices: those of the derived Service, or of this cluster if the import is headless.
+// sliceFamilies returns the families of the slices: those of the derived Service, or of this
+// cluster if the import is headless.
 func (o importObjects) sliceFamilies() []corev1.IPFamily {
 	if o.usable.Type == mcsv1beta1.Headless {
 		return o.supported
@@ -137,7 +143,8 @@ func (o importObjects) sliceFamilies() []corev1.IPFamily {
 	return familiesOf(o.derived)
 }
 
-// applyObjects writes ServiceImport and derived Service if they differ. The ServiceImport is nil if it could not be created.
+// applyObjects writes ServiceImport and derived Service if they differ. The ServiceImport is nil if
+// it could not be created.
 func (r *Controller) applyObjects(ctx context.Context, f importFacts, d importDecision, o importObjects, out *outcome) importObjects {
 	before := r.previousIPs(f)
 	switch {
@@ -152,7 +159,8 @@ func (r *Controller) applyObjects(ctx context.Context, f importFacts, d importDe
 	if o.imp == nil {
 		return o
 	}
-	// A held Service gets its owner with the loss of its mark. Without both it would be taken for one that was left behind.
+	// A held Service gets its owner with the loss of its mark. Without both it would be taken for
+	// one that was left behind.
 	o.unowned = isNew(o.imp) && o.derived != nil && len(o.derived.OwnerReferences) == 0 && !plan.IsHeld(o.derived)
 	var err error
 	o.derived, err = r.applyDerivedService(ctx, f, o, !o.unowned)
@@ -162,8 +170,8 @@ func (r *Controller) applyObjects(ctx context.Context, f importFacts, d importDe
 	return o
 }
 
-// detectSupport returns the existing objects, and the parts of the merged exports that this cluster supports. While that cannot be detected, the
-// derived Service stays as it is.
+// detectSupport returns the existing objects, and the parts of the merged exports that this cluster
+// supports. While that cannot be detected, the derived Service stays as it is.
 func (r *Controller) detectSupport(ctx context.Context, f importFacts, d importDecision, out *outcome) importObjects {
 	o := importObjects{usable: d.merged, derived: f.derived, imp: f.imp}
 	var err error
@@ -180,8 +188,9 @@ func (r *Controller) detectSupport(ctx context.Context, f importFacts, d importD
 	return o
 }
 
-// previousIPs returns the IPs that clients may know of an import whose derived Service does not exist: those of the ServiceImport, or if
-// that was deleted as well, those that this process saw last.
+// previousIPs returns the IPs that clients may know of an import whose derived Service does not
+// exist: those of the ServiceImport, or if that was deleted as well, those that this process saw
+// last.
 func (r *Controller) previousIPs(f importFacts) []string {
 	if f.isOwn() && len(f.imp.Spec.IPs) > 0 {
 		return f.imp.Spec.IPs
@@ -205,9 +214,10 @@ func (r *Controller) recordIPs(key mcs.Key, o importObjects, before []string) {
 	}
 }
 
-// createObjects creates the objects of a new import: first the derived Service, without an owner, so that the ServiceImport
-// has its IPs from the beginning and is written once. The owner reference, which is for the garbage collector, is added with
-// the status. If the Service cannot be created, the ServiceImport is created nevertheless. If the ServiceImport is refused, the Service
+// createObjects creates the objects of a new import: first the derived Service, without an owner,
+// so that the ServiceImport has its IPs from the beginning and is written once. The owner
+// reference, which is for the garbage collector, is added with the status. If the Service cannot be
+// created, the ServiceImport is created nevertheless. If the ServiceImport is refused, the Service
 // is deleted, and the next attempts begin with the ServiceImport: an IP without one is of no use.
 func (r *Controller) createObjects(ctx context.Context, f importFacts, d importDecision, o importObjects, out *outcome) importObjects {
 	derived, err := r.applyDerivedService(ctx, f, o, false)
@@ -245,8 +255,8 @@ func (r *Controller) derivedService(o importObjects, existing *corev1.Service, o
 	return plan.DerivedService(m, owner, existing, o.supported)
 }
 
-// propagatedExports returns the exports whose changes caused the writes of slices, without clusters that became stale or
-// recovered.
+// propagatedExports returns the exports whose changes caused the writes of slices, without clusters
+// that became stale or recovered.
 func propagatedExports(d importDecision, staleBefore []string) []mcs.Export {
 	return slices.DeleteFunc(slices.Clone(d.exports), func(e mcs.Export) bool {
 		return slices.Contains(d.stale, e.Cluster) || slices.Contains(staleBefore, e.Cluster)
@@ -270,7 +280,8 @@ func (r *Controller) applyServiceImport(ctx context.Context, f importFacts, d im
 	m, existing := d.merged, o.imp
 	ips, families := ipsOf(o.derived), familiesOf(o.derived)
 	if o.lacksService && existing != nil {
-		ips, families = existing.Spec.IPs, existing.Spec.IPFamilies // the Service gets them back when it can be created
+		// the Service gets them back when it can be created
+		ips, families = existing.Spec.IPs, existing.Spec.IPFamilies
 	}
 	want := plan.ServiceImport(m, existing, nameOrDefault(o.derived, f.derivedName), ips, families, d.stale)
 	plan.SetExportTimes(want, d.times)
@@ -298,8 +309,8 @@ func (r *Controller) applyServiceImport(ctx context.Context, f importFacts, d im
 	return o
 }
 
-// applyDerivedService writes the derived Service if it differs from o.derived, and returns it as it is now, nil if there is none. If there
-// should be none, it holds the IPs of the existing one.
+// applyDerivedService writes the derived Service if it differs from o.derived, and returns it as it
+// is now, nil if there is none. If there should be none, it holds the IPs of the existing one.
 func (r *Controller) applyDerivedService(ctx context.Context, f importFacts, o importObjects, owned bool) (*corev1.Service, error) {
 	existing, want := o.derived, r.derivedService(o, o.derived, owned)
 	switch {
@@ -323,18 +334,20 @@ func (r *Controller) applyDerivedService(ctx context.Context, f importFacts, o i
 	case apiequality.Semantic.DeepEqual(existing, want):
 		return existing, nil
 	}
-	plan.RequestIPs(want, r.previousIPs(f)) // only one that another client turned into an ExternalName has none
+	// only one that another client turned into an ExternalName has none
+	plan.RequestIPs(want, r.previousIPs(f))
 	if err := r.client.Update(ctx, want); err != nil {
 		return existing, fmt.Errorf("updating derived Service %s/%s: %w", want.Namespace, want.Name, err)
 	}
 	return want, nil
 }
 
-// ipRetries are the delays between the attempts to get back an IP. Kubernetes deletes a Service before it releases the IP, so that it may
-// be taken for a moment.
+// ipRetries are the delays between the attempts to get back an IP. Kubernetes deletes a Service
+// before it releases the IP, so that it may be taken for a moment.
 var ipRetries = []time.Duration{50 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond}
 
-// createDerivedService creates the derived Service, with the IPs that it had before if they are free.
+// createDerivedService creates the derived Service, with the IPs that it had before if they are
+// free.
 func (r *Controller) createDerivedService(ctx context.Context, want *corev1.Service, before []string) (*corev1.Service, error) {
 	dynamic := want.DeepCopy()
 	requested := plan.RequestIPs(want, before)
@@ -361,7 +374,8 @@ func (r *Controller) createDerivedService(ctx context.Context, want *corev1.Serv
 	return want, nil
 }
 
-// isIPRefused reports whether err is about the cluster IPs of a Service: they are taken or out of range.
+// isIPRefused reports whether err is about the cluster IPs of a Service: they are taken or out of
+// range.
 func isIPRefused(err error) bool {
 	return apierrors.IsInvalid(err) && isAboutField(err, "spec.clusterIP")
 }

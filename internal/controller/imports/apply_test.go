@@ -23,7 +23,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
-// The derived Service is created before the ServiceImport. It must not be left behind if the ServiceImport cannot be created.
+// The derived Service is created before the ServiceImport. It must not be left behind if the
+// ServiceImport cannot be created.
 func TestApplyResumesPartialImport(t *testing.T) {
 	full := errors.New("no IP is left")
 	name := client.ObjectKey{Namespace: webKey.Namespace, Name: webKey.Name}

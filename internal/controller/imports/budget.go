@@ -21,13 +21,15 @@ import (
 // maxBudgetEvents is the number of imports of a namespace that wait and have an event.
 const maxBudgetEvents = 5
 
-// namespaceBudget bounds the imports of each namespace. Imports that exist stay; new ones wait for room, the oldest first.
+// namespaceBudget bounds the imports of each namespace. Imports that exist stay; new ones wait for
+// room, the oldest first.
 type namespaceBudget struct {
 	// limit is the number of imports of a namespace; 0 is no limit.
 	limit int
 
 	mu sync.Mutex
-	// imports and waiting are by namespace. The imports of a namespace were listed when it is in there.
+	// imports and waiting are by namespace. The imports of a namespace were listed when it is in
+	// there.
 	imports map[string]map[mcs.Key]struct{}
 	waiting map[string]map[mcs.Key]time.Time
 }
@@ -60,8 +62,9 @@ func (b *namespaceBudget) ensureListed(ctx context.Context, reader client.Reader
 	return nil
 }
 
-// admit reports whether an import may exist: it does, or there is room besides those that wait and whose oldest export is older. If it has to
-// wait and did not wait before, rank is the number of those that wait, else 0.
+// admit reports whether an import may exist: it does, or there is room besides those that wait and
+// whose oldest export is older. If it has to wait and did not wait before, rank is the number of
+// those that wait, else 0.
 func (b *namespaceBudget) admit(key mcs.Key, exists bool, created time.Time) (admitted bool, rank int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -101,7 +104,8 @@ func (b *namespaceBudget) isNext(key mcs.Key, created time.Time) bool {
 	return before < free
 }
 
-// compareWaiting sorts imports by the creation time of their oldest export; one without a time comes last.
+// compareWaiting sorts imports by the creation time of their oldest export; one without a time
+// comes last.
 func compareWaiting(a mcs.Key, since time.Time, b mcs.Key, created time.Time) int {
 	if since.IsZero() != created.IsZero() {
 		return -since.Compare(created)
@@ -109,7 +113,8 @@ func compareWaiting(a mcs.Key, since time.Time, b mcs.Key, created time.Time) in
 	return cmp.Or(since.Compare(created), strings.Compare(a.Name, b.Name))
 }
 
-// release records that an import does not exist and is not wanted, and returns those that have room now.
+// release records that an import does not exist and is not wanted, and returns those that have room
+// now.
 func (b *namespaceBudget) release(key mcs.Key) (next []mcs.Key) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -135,7 +140,8 @@ func (b *namespaceBudget) forget(namespace string) {
 	delete(b.waiting, namespace)
 }
 
-// usage returns the highest number of imports in a namespace, the limit, and the keys of the imports that wait, sorted.
+// usage returns the highest number of imports in a namespace, the limit, and the keys of the
+// imports that wait, sorted.
 func (b *namespaceBudget) usage() (used, limit int, waiting []mcs.Key) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -151,10 +157,12 @@ func (b *namespaceBudget) usage() (used, limit int, waiting []mcs.Key) {
 	return used, b.limit, waiting
 }
 
-// Budget returns the highest number of imports in a namespace, the limit, and the keys of the imports that wait for room.
+// Budget returns the highest number of imports in a namespace, the limit, and the keys of the
+// imports that wait for room.
 func (r *Controller) Budget() (used, limit int, waiting []mcs.Key) { return r.budget.usage() }
 
-// limitImports returns the decision within the budget of the namespace: a new import that does not fit waits.
+// limitImports returns the decision within the budget of the namespace: a new import that does not
+// fit waits.
 func (r *Controller) limitImports(ctx context.Context, f importFacts, d importDecision) (importDecision, error) {
 	if r.budget.limit == 0 {
 		return d, nil

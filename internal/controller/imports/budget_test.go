@@ -18,7 +18,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
-// TestNamespaceBudget: imports that exist count and stay, new ones wait, and the oldest comes first when there is room.
+// TestNamespaceBudget: imports that exist count and stay, new ones wait, and the oldest comes first
+// when there is room.
 func TestNamespaceBudget(t *testing.T) {
 	key := func(i int) mcs.Key { return mcs.Key{Namespace: "n", Name: fmt.Sprint("svc-", i)} }
 	at := func(seconds int64) time.Time { return time.Unix(1_790_000_000+seconds, 0) }
@@ -66,7 +67,8 @@ func TestNamespaceBudget(t *testing.T) {
 	}
 }
 
-// TestNamespaceBudget_UnknownCreationTimeIsLast: an export without a creation time does not come before those with one.
+// TestNamespaceBudget_UnknownCreationTimeIsLast: an export without a creation time does not come
+// before those with one.
 func TestNamespaceBudget_UnknownCreationTimeIsLast(t *testing.T) {
 	known := mcs.Export{Created: time.Unix(1_790_000_000, 0)}
 	for name, tt := range map[string]struct {
@@ -92,7 +94,8 @@ func TestNamespaceBudget_UnknownCreationTimeIsLast(t *testing.T) {
 	}
 }
 
-// TestLimitImports_RecordsEvents: the first imports of a namespace that wait have an event in it, once.
+// TestLimitImports_RecordsEvents: the first imports of a namespace that wait have an event in it,
+// once.
 func TestLimitImports_RecordsEvents(t *testing.T) {
 	recorder := events.NewFakeRecorder(100)
 	r := &Controller{

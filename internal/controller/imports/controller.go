@@ -39,7 +39,8 @@ type Controller struct {
 	concurrency int
 	// hold is the time for which the clusterset IPs of an ended import stay reserved.
 	hold time.Duration
-	// mcsVersion is the served version of the MCS API, which owner references to ServiceImports name.
+	// mcsVersion is the served version of the MCS API, which owner references to ServiceImports
+	// name.
 	mcsVersion schema.GroupVersion
 	now        func() time.Time
 	guard      *guard.Guard
@@ -56,10 +57,11 @@ type Controller struct {
 	budget        *namespaceBudget
 	serviceIPs    *serviceIPs
 	releases      heldReleases
-	// reported holds the keys of imports that are reported as prevented by an object of another owner.
+	// reported holds the keys of imports that are reported as prevented by an object of another
+	// owner.
 	reported sync.Map // mcs.Key -> struct{}
-	// lastIPs holds the IPs of the imports, written the names of the slices that the last reconcile of an import wrote, and failing
-	// the imports of which an object cannot be written.
+	// lastIPs holds the IPs of the imports, written the names of the slices that the last reconcile
+	// of an import wrote, and failing the imports of which an object cannot be written.
 	lastIPs sync.Map // mcs.Key -> []string
 	written sync.Map // mcs.Key -> []string
 	failing sync.Map // mcs.Key -> failure
@@ -82,7 +84,8 @@ type Config struct {
 	StaleRule mcs.StaleRule
 	// Concurrency is the number of imports that are reconciled in parallel.
 	Concurrency int
-	// Hold is the time for which the clusterset IPs of an ended import stay reserved; 0 releases them at once.
+	// Hold is the time for which the clusterset IPs of an ended import stay reserved; 0 releases
+	// them at once.
 	Hold time.Duration
 	// MCSVersion is the served version of the MCS API.
 	MCSVersion schema.GroupVersion
@@ -93,7 +96,8 @@ type Config struct {
 	Tracer *tracing.Tracer
 	// Paths may be nil: then all clusters are reachable.
 	Paths *paths.Paths
-	// Metadata selects the exported labels and annotations that are imported; the zero value selects all.
+	// Metadata selects the exported labels and annotations that are imported; the zero value
+	// selects all.
 	Metadata mcs.KeyFilter
 	// ReportInterval is the interval at which the report of imports is computed, 0 the default.
 	ReportInterval time.Duration
@@ -116,7 +120,9 @@ func (r *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	key := kube.KeyOf(req.NamespacedName)
 	session := r.membership.State().Session
 	if session == nil || !r.guard.IsReady() {
-		return r.reconcileHeld(ctx, key) // imports stay as they are; a new session, and the guard once it is ready, requeue all of them
+		// imports stay as they are; a new session, and the guard once it is ready, requeue all of
+		// them
+		return r.reconcileHeld(ctx, key)
 	}
 	facts, err := r.gather(ctx, session, key)
 	if err != nil {
@@ -137,11 +143,12 @@ func (r *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return result, err
 }
 
-// orphanRetry is the interval at which a derived Service without a ServiceImport is reconciled while the cluster is not a member of a
-// clusterset: a new session requeues ServiceImports only.
+// orphanRetry is the interval at which a derived Service without a ServiceImport is reconciled
+// while the cluster is not a member of a clusterset: a new session requeues ServiceImports only.
 const orphanRetry = 5 * time.Second
 
-// reconcileHeld deletes the Services whose hold time is over while the cluster is not a member of a clusterset.
+// reconcileHeld deletes the Services whose hold time is over while the cluster is not a member of a
+// clusterset.
 func (r *Controller) reconcileHeld(ctx context.Context, key mcs.Key) (reconcile.Result, error) {
 	services, err := kube.ListDerivedServices(ctx, r.client, key)
 	if err != nil {
@@ -158,7 +165,8 @@ func (r *Controller) reconcileHeld(ctx context.Context, key mcs.Key) (reconcile.
 	return result, err
 }
 
-// apply applies the decision and returns the delay until the next reconcile, 0 if it is needed only after a change.
+// apply applies the decision and returns the delay until the next reconcile, 0 if it is needed only
+// after a change.
 func (r *Controller) apply(ctx context.Context, session *membership.Session, f importFacts, d importDecision) (requeueAfter time.Duration, err error) {
 	out := &outcome{}
 	if d.verdict != verdictNotOwned {
@@ -196,8 +204,9 @@ func (r *Controller) apply(ctx context.Context, session *membership.Session, f i
 	return requeueAfter, out.result()
 }
 
-// Register adds the controller to mgr. It reconciles a service when an object of its import changes, its namespace is created
-// or gets other labels, this cluster's own export of it changes, and when it is requeued.
+// Register adds the controller to mgr. It reconciles a service when an object of its import
+// changes, its namespace is created or gets other labels, this cluster's own export of it changes,
+// and when it is requeued.
 func (r *Controller) Register(mgr manager.Manager) error {
 	if err := mgr.Add(manager.RunnableFunc(r.publishReports)); err != nil {
 		return err

@@ -16,21 +16,23 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// importFacts is everything that decides the import of one service. The objects are nil if they do not exist, and must not be
-// changed.
+// importFacts is everything that decides the import of one service. The objects are nil if they do
+// not exist, and must not be changed.
 type importFacts struct {
 	key mcs.Key
 	// cluster is this cluster's ID, clusterSet that of its clusterset.
 	cluster, clusterSet string
 	// namespace reports whether the namespace exists and is not being deleted.
 	namespace bool
-	// excluded reports whether the administrator excludes the namespace from imports, and denial is how.
+	// excluded reports whether the administrator excludes the namespace from imports, and denial is
+	// how.
 	excluded bool
 	denial   string
 	imp      *mcsv1beta1.ServiceImport
 	derived  *corev1.Service
 	slices   []*discoveryv1.EndpointSlice
-	// held are the Services that only hold the service's IPs; derived is one of them if there is no other.
+	// held are the Services that only hold the service's IPs; derived is one of them if there is no
+	// other.
 	held []*corev1.Service
 	// derivedName is the name of the derived Service, whether or not it exists.
 	derivedName string
@@ -40,34 +42,38 @@ type importFacts struct {
 	// view is the registry's answer for the other clusters. It is empty while synced is false.
 	view   registry.View
 	synced bool
-	// starting reports whether a registry may still show more exports: not all were read, and the session has just begun.
+	// starting reports whether a registry may still show more exports: not all were read, and the
+	// session has just begun.
 	starting bool
-	// lost reports whether the unseen clusters count as stale: the registry has been read for as long as the stale rule allows.
-	// lostIn is the time until then, 0 if there is none.
+	// lost reports whether the unseen clusters count as stale: the registry has been read for as
+	// long as the stale rule allows. lostIn is the time until then, 0 if there is none.
 	lost   bool
 	lostIn time.Duration
 	// staleRule is the administrator's rule for the endpoints of stale clusters.
 	staleRule mcs.StaleRule
-	// refusals are the parts of the exports that the import policy refuses, which view does not have.
+	// refusals are the parts of the exports that the import policy refuses, which view does not
+	// have.
 	refusals []policy.Refusal
 	// metadata selects the exported labels and annotations that are imported.
 	metadata mcs.KeyFilter
-	// properties are the ClusterProperties of the clusters in view and of this one, nil if they are not known.
+	// properties are the ClusterProperties of the clusters in view and of this one, nil if they are
+	// not known.
 	properties map[string]mcs.Properties
 	// drains are the drained clusters among the exports.
 	drains map[string]mcs.Drain
-	// paths has the states of the paths to the other clusters, and pathMode is the policy for unreachable clusters.
+	// paths has the states of the paths to the other clusters, and pathMode is the policy for
+	// unreachable clusters.
 	paths    pathhealth.Verdict
 	pathMode mcs.PathHealth
 	now      time.Time
 }
 
-// newImportDelay is the time for which a new import waits for all registries to be read, so that it begins with all exports. One that does not
-// answer must not prevent imports from the others.
+// newImportDelay is the time for which a new import waits for all registries to be read, so that it
+// begins with all exports. One that does not answer must not prevent imports from the others.
 const newImportDelay = 10 * time.Second
 
-// isComplete reports whether the registry has been read completely. It matters only for imports that do not exist yet: an existing import
-// depends only on the clusters that it names.
+// isComplete reports whether the registry has been read completely. It matters only for imports
+// that do not exist yet: an existing import depends only on the clusters that it names.
 func (f importFacts) isComplete() bool { return f.synced && !f.view.Incomplete }
 
 // isOwn reports whether the ServiceImport exists and is this controller's.
@@ -76,8 +82,9 @@ func (f importFacts) isOwn() bool { return f.imp != nil && plan.IsOwnImport(f.im
 // isForeign reports whether the ServiceImport exists and is not this controller's.
 func (f importFacts) isForeign() bool { return f.imp != nil && !f.isOwn() }
 
-// mayWait reports whether the import waits for its namespace to change: it does not exist or excludes imports, and another cluster may
-// export the service. The registry notifies of new exports.
+// mayWait reports whether the import waits for its namespace to change: it does not exist or
+// excludes imports, and another cluster may export the service. The registry notifies of new
+// exports.
 func (f importFacts) mayWait() bool {
 	if f.namespace && !f.excluded {
 		return false
@@ -85,8 +92,8 @@ func (f importFacts) mayWait() bool {
 	return !f.isComplete() || len(f.view.Clusters) > 0
 }
 
-// hasLeftovers reports whether there is something to remove if no import is wanted: our ServiceImport, or our derived Service or
-// slices without one.
+// hasLeftovers reports whether there is something to remove if no import is wanted: our
+// ServiceImport, or our derived Service or slices without one.
 func (f importFacts) hasLeftovers() bool {
 	if f.imp == nil {
 		return f.isOrphaned() || len(f.slices) > 0
@@ -101,12 +108,14 @@ func (f importFacts) unusedHeld(d importDecision) []*corev1.Service {
 	})
 }
 
-// isOrphaned reports whether our derived Service exists without a ServiceImport and without the mark of one that is held.
+// isOrphaned reports whether our derived Service exists without a ServiceImport and without the
+// mark of one that is held.
 func (f importFacts) isOrphaned() bool {
 	return f.imp == nil && f.derived != nil && plan.IsDerivedService(f.key, f.derived) && !plan.IsHeld(f.derived)
 }
 
-// hasForeignDerived reports whether the Service with the derived Service's name belongs to another owner.
+// hasForeignDerived reports whether the Service with the derived Service's name belongs to another
+// owner.
 func (f importFacts) hasForeignDerived() bool {
 	return f.derived != nil && !plan.IsDerivedService(f.key, f.derived) && !f.takeover.TakesDerived
 }
@@ -132,7 +141,8 @@ func (f importFacts) clusters() []string {
 	return slices.DeleteFunc(slices.Compact(out), func(c string) bool { return c == "" })
 }
 
-// unknownClusters returns the clusters, sorted, that may export the service although the view does not have their export.
+// unknownClusters returns the clusters, sorted, that may export the service although the view does
+// not have their export.
 func (f importFacts) unknownClusters() []string {
 	if !f.synced {
 		return f.importedClusters()
@@ -148,8 +158,8 @@ func (f importFacts) containsAny(clusters []string) bool {
 // showsAny reports whether the ServiceImport exists and contains one of clusters.
 func (f importFacts) showsAny(clusters []string) bool { return f.imp != nil && f.containsAny(clusters) }
 
-// staleClusters returns the clusters, sorted, that are stale, or were stale for the previous process and have sent no
-// heartbeat since.
+// staleClusters returns the clusters, sorted, that are stale, or were stale for the previous
+// process and have sent no heartbeat since.
 func (f importFacts) staleClusters(unknown []string) []string {
 	stale := f.view.WithLiveness(registry.Stale)
 	for _, c := range plan.StaleClusters(f.imp) {
@@ -166,8 +176,9 @@ func (f importFacts) unreachableRule() mcs.UnreachableRule {
 	return mcs.UnreachableRule{Mode: f.pathMode, FaultHere: f.paths.FaultHere}
 }
 
-// unreachableClusters returns the clusters, sorted, that this cluster cannot reach, or that were withdrawn and are undecided: a previous process
-// withdrew them, or they had nothing to probe for a moment.
+// unreachableClusters returns the clusters, sorted, that this cluster cannot reach, or that were
+// withdrawn and are undecided: a previous process withdrew them, or they had nothing to probe for a
+// moment.
 func (f importFacts) unreachableClusters() []string {
 	unreachable := f.paths.Unreachable()
 	if f.unreachableRule().Withdraws() {
@@ -189,7 +200,8 @@ type verdict int
 const (
 	// verdictNone: do nothing.
 	verdictNone verdict = iota
-	// verdictNotOwned: the ServiceImport, or the Service with the derived Service's name, belongs to another owner.
+	// verdictNotOwned: the ServiceImport, or the Service with the derived Service's name, belongs
+	// to another owner.
 	verdictNotOwned
 	// verdictRemove: no cluster exports the service, or its namespace is excluded.
 	verdictRemove
@@ -204,7 +216,8 @@ type importDecision struct {
 	exports []mcs.Export
 	// unknown are the clusters whose export is unknown: their imported endpoints stay.
 	unknown []string
-	// stale are the exporting clusters that are stale; staleness is the condition about them, nil if it stays as it is.
+	// stale are the exporting clusters that are stale; staleness is the condition about them, nil
+	// if it stays as it is.
 	stale     []string
 	staleness *metav1.Condition
 	// endpoints are the exports that slices are made of, without the withdrawn endpoints of stale
@@ -225,14 +238,16 @@ type importDecision struct {
 	// properties are the ClusterProperties of the exporting clusters.
 	properties map[string]mcs.Properties
 	times      string
-	// notImported are the keys of exported labels and annotations that this cluster does not import, nil if the list in the ServiceImport stays.
+	// notImported are the keys of exported labels and annotations that this cluster does not
+	// import, nil if the list in the ServiceImport stays.
 	notImported []string
 	// refusals are the parts of the exports that this cluster refuses, shared those of which the
 	// addresses belong to another cluster, and refused is the condition about both.
 	refusals []policy.Refusal
 	shared   []mcs.SharedAddresses
 	refused  metav1.Condition
-	// unreachable are the exporting clusters that this cluster cannot reach, and unreachability is the condition about them.
+	// unreachable are the exporting clusters that this cluster cannot reach, and unreachability is
+	// the condition about them.
 	unreachable    []string
 	unreachability metav1.Condition
 }
@@ -288,7 +303,8 @@ func (d importDecision) allRefusals() []policy.Refusal {
 	return slices.Concat(d.refusals, policy.OfShared(d.shared), policy.OfPorts(d.merged))
 }
 
-// reach returns what clients of this cluster, whose Services have the IP families supported, reach with the endpoints in use.
+// reach returns what clients of this cluster, whose Services have the IP families supported, reach
+// with the endpoints in use.
 func (d importDecision) reach(f importFacts, supported []corev1.IPFamily) mcs.Reach {
 	return d.merged.Reach(slices.Concat(d.wanted(), plan.ExportsOf(d.merged, f.slices, d.unchanged())), f.cluster, supported)
 }
@@ -311,7 +327,8 @@ func (d importDecision) withdrawn(f importFacts) []string {
 	return d.unreachable
 }
 
-// probed returns the exports of other clusters whose endpoints may be probed: those that are imported, whether or not they are in use.
+// probed returns the exports of other clusters whose endpoints may be probed: those that are
+// imported, whether or not they are in use.
 func (d importDecision) probed(f importFacts) []mcs.Export {
 	if d.verdict != verdictApply {
 		return nil
@@ -319,8 +336,8 @@ func (d importDecision) probed(f importFacts) []mcs.Export {
 	return f.view.Exports()
 }
 
-// canWait reports whether the import is a new one of a service that only this cluster exports: its clients have the Service
-// itself meanwhile.
+// canWait reports whether the import is a new one of a service that only this cluster exports: its
+// clients have the Service itself meanwhile.
 func (d importDecision) canWait(f importFacts) bool {
 	return d.verdict == verdictApply && f.imp == nil && !f.view.Has(registry.Exports)
 }
@@ -334,8 +351,8 @@ func decideVerdict(f importFacts, d importDecision) verdict {
 	case f.excluded:
 		return decideExcluded(f)
 	case f.imp == nil && (!f.synced || f.starting):
-		// The first read of the registry decides within moments. An import of the local export alone might have another type,
-		// such as headless.
+		// The first read of the registry decides within moments. An import of the local export
+		// alone might have another type, such as headless.
 		return verdictNone
 	case unused && f.canRemove(d.unknown):
 		return verdictRemove
@@ -345,9 +362,9 @@ func decideVerdict(f importFacts, d importDecision) verdict {
 	return decideOwnership(f, d)
 }
 
-// canRemove reports whether there is something to remove, if no cluster is known to export the service, and no imported cluster is
-// unknown. A Service without a ServiceImport stays until everything is known: the service that it was created for may not have been
-// read yet.
+// canRemove reports whether there is something to remove, if no cluster is known to export the
+// service, and no imported cluster is unknown. A Service without a ServiceImport stays until
+// everything is known: the service that it was created for may not have been read yet.
 func (f importFacts) canRemove(unknown []string) bool {
 	if f.isOrphaned() {
 		return f.isComplete() && len(unknown) == 0
@@ -355,8 +372,8 @@ func (f importFacts) canRemove(unknown []string) bool {
 	return f.synced && !f.containsAny(unknown) && f.hasLeftovers()
 }
 
-// decideOwnership decides about an import that is wanted. An import of another controller works as it is: it is taken over
-// when everything is known.
+// decideOwnership decides about an import that is wanted. An import of another controller works as
+// it is: it is taken over when everything is known.
 func decideOwnership(f importFacts, d importDecision) verdict {
 	switch {
 	case f.takeover.TakesImport && (!f.isComplete() || len(d.unknown) > 0):
@@ -367,7 +384,8 @@ func decideOwnership(f importFacts, d importDecision) verdict {
 	return verdictApply
 }
 
-// decideExcluded decides about an excluded namespace. The registry does not matter here, whether or not it has been read.
+// decideExcluded decides about an excluded namespace. The registry does not matter here, whether or
+// not it has been read.
 func decideExcluded(f importFacts) verdict {
 	if f.hasLeftovers() {
 		return verdictRemove
@@ -375,7 +393,8 @@ func decideExcluded(f importFacts) verdict {
 	return verdictNone
 }
 
-// decideTiers evaluates the cluster selectors. While the properties are not known, or a part of the exports, the results stay as they are.
+// decideTiers evaluates the cluster selectors. While the properties are not known, or a part of the
+// exports, the results stay as they are.
 func (d *importDecision) decideTiers(f importFacts) {
 	switch {
 	case d.merged.ClusterSelectors == "":
@@ -398,7 +417,8 @@ func (d *importDecision) decideTiers(f importFacts) {
 	}
 }
 
-// lacksProperties reports whether the properties of a cluster that is imported and unknown are not known.
+// lacksProperties reports whether the properties of a cluster that is imported and unknown are not
+// known.
 func (f importFacts) lacksProperties(unknown []string) bool {
 	return slices.ContainsFunc(f.importedClusters(), func(id string) bool {
 		_, known := f.properties[id]
@@ -406,8 +426,9 @@ func (f importFacts) lacksProperties(unknown []string) bool {
 	})
 }
 
-// decideEndpoints decides which endpoints are used. While a cluster that the import contains is unknown, it is also unknown which endpoints
-// are the last ones, and the endpoints of stale clusters stay as they are.
+// decideEndpoints decides which endpoints are used. While a cluster that the import contains is
+// unknown, it is also unknown which endpoints are the last ones, and the endpoints of stale
+// clusters stay as they are.
 func (d *importDecision) decideEndpoints(f importFacts) {
 	d.stale, d.unreachable = f.staleClusters(d.unknown), f.unreachableClusters()
 	d.untouched, d.endpoints = d.unknown, d.exports
@@ -421,8 +442,9 @@ func (d *importDecision) decideEndpoints(f importFacts) {
 	d.choose(f, plan.ExportsOf(d.merged, f.slices, d.untouched), nil)
 }
 
-// withRefused returns the decision if the slices of some clusters cannot be written. They stay as they are in current, and endpoints are
-// withdrawn only if others replace them that are in the slices.
+// withRefused returns the decision if the slices of some clusters cannot be written. They stay as
+// they are in current, and endpoints are withdrawn only if others replace them that are in the
+// slices.
 func (d importDecision) withRefused(f importFacts, refused []string, current []*discoveryv1.EndpointSlice) importDecision {
 	d.untouched = slices.Concat(d.untouched, refused)
 	d.endpoints = slices.DeleteFunc(slices.Clone(d.exports), func(e mcs.Export) bool { return slices.Contains(d.untouched, e.Cluster) })
@@ -481,8 +503,9 @@ func (d *importDecision) chooseOwned(c mcs.Candidates, n int) (choice mcs.Choice
 	return choice, owned
 }
 
-// decideLost decides about the endpoints of clusters that the registry has not shown since the start, for as long as the stale rule
-// allows. Without their exports they are withdrawn together or not at all: if the other clusters serve every port.
+// decideLost decides about the endpoints of clusters that the registry has not shown since the
+// start, for as long as the stale rule allows. Without their exports they are withdrawn together or
+// not at all: if the other clusters serve every port.
 func (d *importDecision) decideLost(f importFacts) {
 	lost := slices.DeleteFunc(f.importedClusters(), func(c string) bool { return f.view.Clusters[c].State != registry.Unseen })
 	if !f.lost || len(lost) == 0 || f.containsAny(f.view.In(registry.Unknown)) {

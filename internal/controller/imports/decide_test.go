@@ -48,7 +48,8 @@ func exportOf(cluster string, ports ...int32) mcs.Export {
 	return e
 }
 
-// importShowing is a ServiceImport of ours with a port of its own, 1, that distinguishes it from a newly merged import.
+// importShowing is a ServiceImport of ours with a port of its own, 1, that distinguishes it from a
+// newly merged import.
 func importShowing(clusters ...string) *mcsv1beta1.ServiceImport {
 	imp := &mcsv1beta1.ServiceImport{
 		ObjectMeta: metav1.ObjectMeta{Namespace: webKey.Namespace, Name: webKey.Name, Labels: map[string]string{plan.LabelAppManagedBy: plan.ManagedBy}},
@@ -410,7 +411,8 @@ func TestDecideUnreachable(t *testing.T) {
 		name  string
 		facts importFacts
 		mode  mcs.PathHealth
-		// want are the endpoints in use by cluster, wantList the annotation and the condition's reason.
+		// want are the endpoints in use by cluster, wantList the annotation and the condition's
+		// reason.
 		want, wantList string
 	}{
 		{"all paths work", importFacts{view: both, paths: paths("cls2=Reachable cls3=Reachable")}, mcs.PathHealthWithdraw, "cls2=1 cls3=1", " NoneUnreachable"},
@@ -471,7 +473,8 @@ func TestDecideStale(t *testing.T) {
 	tests := []struct {
 		name  string
 		facts importFacts
-		// want are the endpoints in use by cluster, wantStale the stale clusters and the condition's reason, "" when it is left.
+		// want are the endpoints in use by cluster, wantStale the stale clusters and the
+		// condition's reason, "" when it is left.
 		want          string
 		wantStale     string
 		wantUntouched []string
@@ -626,7 +629,8 @@ func TestDecideImport_UnknownKeepsNoPortOut(t *testing.T) {
 	}
 }
 
-// While a cluster is unknown, the metadata of the ServiceImport stays, except keys that --import-metadata does not select any more.
+// While a cluster is unknown, the metadata of the ServiceImport stays, except keys that
+// --import-metadata does not select any more.
 func TestDecideImport_SelectsMetadata(t *testing.T) {
 	metadata, err := mcs.ParseKeyFilter(mcs.DefaultMetadataKeys)
 	if err != nil {
@@ -649,9 +653,10 @@ func TestDecideImport_SelectsMetadata(t *testing.T) {
 	}
 }
 
-// The results of cluster selectors stay while the ClusterProperties are not known, and for clusters that cannot be read.
-// A drained cluster leaves if another one serves, also while a third one is unknown. The slices of a stale or unreadable cluster that stay do not
-// count, or count, like its exports.
+// The results of cluster selectors stay while the ClusterProperties are not known, and for clusters
+// that cannot be read. A drained cluster leaves if another one serves, also while a third one is
+// unknown. The slices of a stale or unreadable cluster that stay do not count, or count, like its
+// exports.
 func TestDecideImport_Drains(t *testing.T) {
 	export := func(cluster, address string) mcs.Export {
 		e := exportOf(cluster, 80)

@@ -16,12 +16,14 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 )
 
-// distributions detects whether the API server supports PreferSameZone and PreferSameNode. Before Kubernetes 1.34 it supports
-// PreferClose only: it rejects a Service with another trafficDistribution, and silently drops topology hints for nodes, which
-// would then be written again at every reconcile.
+// distributions detects whether the API server supports PreferSameZone and PreferSameNode. Before
+// Kubernetes 1.34 it supports PreferClose only: it rejects a Service with another
+// trafficDistribution, and silently drops topology hints for nodes, which would then be written
+// again at every reconcile.
 type distributions struct {
 	client client.Client
-	// supported is set once they are supported. Until then each use is checked again, since an upgrade may add them.
+	// supported is set once they are supported. Until then each use is checked again, since an
+	// upgrade may add them.
 	supported atomic.Bool
 }
 
@@ -37,7 +39,8 @@ func (d *distributions) usable(ctx context.Context, namespace, wanted string) (s
 	case apierrors.IsInvalid(err) && isAboutField(err, "spec.trafficDistribution"):
 		return corev1.ServiceTrafficDistributionPreferClose, nil
 	case kube.IsRefused(err):
-		return wanted, nil // by an admission policy: the write of the derived Service shows the result
+		// by an admission policy: the write of the derived Service shows the result
+		return wanted, nil
 	case err != nil:
 		return "", fmt.Errorf("detecting the supported trafficDistribution with a dry run: %w", err)
 	}

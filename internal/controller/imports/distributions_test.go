@@ -11,7 +11,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/apiservertest"
 )
 
-// An API server that, like one before Kubernetes 1.34, knows neither PreferSameZone nor PreferSameNode.
+// An API server that, like one before Kubernetes 1.34, knows neither PreferSameZone nor
+// PreferSameNode.
 func TestOlderKubernetesGetsPreferClose(t *testing.T) {
 	apiservertest.NeedAssets(t)
 	env := &envtest.Environment{}

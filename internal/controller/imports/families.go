@@ -16,16 +16,18 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
-// familyDetector detects the IP families that this cluster assigns to Services. No API object shows them in every version of
-// Kubernetes, so it creates a Service with PreferDualStack as a dry run. They change when the API server restarts with other flags, as in
-// the conversion to dual-stack, so the result expires.
+// familyDetector detects the IP families that this cluster assigns to Services. No API object shows
+// them in every version of Kubernetes, so it creates a Service with PreferDualStack as a dry run.
+// They change when the API server restarts with other flags, as in the conversion to dual-stack, so
+// the result expires.
 type familyDetector struct {
 	client client.Client
 	now    func() time.Time
 
 	mu    sync.Mutex
 	known []corev1.IPFamily
-	// detected is the time of the last detection. While detecting is true, other reconciles use known.
+	// detected is the time of the last detection. While detecting is true, other reconciles use
+	// known.
 	detected  time.Time
 	detecting bool
 }
@@ -37,8 +39,9 @@ const (
 	familiesMinAge = time.Minute
 )
 
-// supported returns the families, the cluster's primary one first, or nil if an admission policy rejects the dry run. The families of
-// an import are then those that the API server assigns to its derived Service. wanted are the families that an import needs.
+// supported returns the families, the cluster's primary one first, or nil if an admission policy
+// rejects the dry run. The families of an import are then those that the API server assigns to its
+// derived Service. wanted are the families that an import needs.
 func (f *familyDetector) supported(ctx context.Context, namespace string, wanted []corev1.IPFamily) ([]corev1.IPFamily, error) {
 	known, due := f.begin(wanted)
 	if !due {

@@ -26,7 +26,8 @@ func (r *Controller) gather(ctx context.Context, session *membership.Session, ke
 		key: key, cluster: session.Identity.ClusterID, clusterSet: session.Identity.ClusterSetID, staleRule: r.staleRule, metadata: r.metadata, now: r.now(),
 		paths: r.paths.Verdict(), pathMode: r.paths.Mode(),
 	}
-	r.waiters.add(key) // before the read, or the event of a namespace that is created in between would be missed
+	// before the read, or the event of a namespace that is created in between would be missed
+	r.waiters.add(key)
 	ns, found, err := kube.ReadNamespace(ctx, r.client, key.Namespace)
 	if err != nil {
 		return f, err
@@ -58,7 +59,8 @@ func (r *Controller) gather(ctx context.Context, session *membership.Session, ke
 	return f, r.gatherLocal(ctx, session, &f)
 }
 
-// gatherLocal reads this cluster's own export, and the ClusterProperties by which clusters are drained and cluster selectors select.
+// gatherLocal reads this cluster's own export, and the ClusterProperties by which clusters are
+// drained and cluster selectors select.
 func (r *Controller) gatherLocal(ctx context.Context, session *membership.Session, f *importFacts) (err error) {
 	if f.local, err = r.localExport(ctx, session.Identity, f.key); err != nil {
 		return err
@@ -101,8 +103,8 @@ func (r *Controller) gatherObjects(ctx context.Context, f *importFacts) error {
 	return r.gatherSlices(ctx, f)
 }
 
-// gatherSlices reads the imported slices. The list does not wait for writes of other imports, which a slow admission webhook may delay,
-// but for those that the last reconcile of this import made.
+// gatherSlices reads the imported slices. The list does not wait for writes of other imports, which
+// a slow admission webhook may delay, but for those that the last reconcile of this import made.
 func (r *Controller) gatherSlices(ctx context.Context, f *importFacts) error {
 	if written, ok := r.written.LoadAndDelete(f.key); ok {
 		for _, name := range written.([]string) {
@@ -122,7 +124,8 @@ func (r *Controller) gatherSlices(ctx context.Context, f *importFacts) error {
 	return err
 }
 
-// gatherDerived reads the derived Service, held Services, and the objects that another controller created for the import.
+// gatherDerived reads the derived Service, held Services, and the objects that another controller
+// created for the import.
 func (r *Controller) gatherDerived(ctx context.Context, f *importFacts) error {
 	unused, err := r.findDerived(ctx, f)
 	if err != nil {
@@ -137,7 +140,8 @@ func (r *Controller) gatherDerived(ctx context.Context, f *importFacts) error {
 		if svc == nil || svc == f.derived && !plan.IsHeld(svc) || slices.ContainsFunc(f.held, func(h *corev1.Service) bool { return h.UID == svc.UID }) {
 			continue
 		}
-		f.held = append(f.held, svc) // another client removed the label of the index, or the Service is to be held
+		// another client removed the label of the index, or the Service is to be held
+		f.held = append(f.held, svc)
 	}
 	if r.takeover != nil {
 		if f.takeover, err = r.takeover.GatherObjects(ctx, f.key, f.imp, f.derived); err != nil {
@@ -180,8 +184,9 @@ func (r *Controller) findDerived(ctx context.Context, f *importFacts) (unused *c
 	return unused, err
 }
 
-// heldServices returns those of services that hold the IPs of key. They have the name of a derived Service, this controller's or the legacy one's: a
-// user's Service with the labels and annotations of one, copied with its manifest, is not deleted after the hold time.
+// heldServices returns those of services that hold the IPs of key. They have the name of a derived
+// Service, this controller's or the legacy one's: a user's Service with the labels and annotations
+// of one, copied with its manifest, is not deleted after the hold time.
 func heldServices(key mcs.Key, services []*corev1.Service) []*corev1.Service {
 	return slices.DeleteFunc(slices.Clone(services), func(svc *corev1.Service) bool {
 		return !mcs.IsDerivedName(svc.Name) || !plan.IsDerivedService(key, svc) || !plan.IsHeld(svc)

@@ -21,11 +21,13 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// releasePause is the time between two releases of held IPs in one place. The controller-manager counts the use of a quota again some time
-// after a deletion, usually within a second; without the pause all held IPs would go meanwhile.
+// releasePause is the time between two releases of held IPs in one place. The controller-manager
+// counts the use of a quota again some time after a deletion, usually within a second; without the
+// pause all held IPs would go meanwhile.
 const releasePause = 5 * time.Second
 
-// heldReleases releases held clusterset IPs when a derived Service cannot be created because Services or IPs are used up.
+// heldReleases releases held clusterset IPs when a derived Service cannot be created because
+// Services or IPs are used up.
 type heldReleases struct {
 	mu sync.Mutex
 	// last has the time of the last release, by namespace, "" for the IPs of the cluster.
@@ -52,14 +54,16 @@ func (h *heldReleases) begin(namespace string, now time.Time) (undo func(), isDu
 	}, true
 }
 
-// Texts of the API server's errors about quotas and full ranges. Neither has a reason or code of its own: k8s.io/apiserver/pkg/admission/plugin/resourcequota
-// and k8s.io/kubernetes/pkg/registry/core/service/ipallocator.
+// Texts of the API server's errors about quotas and full ranges. Neither has a reason or code of
+// its own: k8s.io/apiserver/pkg/admission/plugin/resourcequota and
+// k8s.io/kubernetes/pkg/registry/core/service/ipallocator.
 const (
 	quotaText = "exceeded quota"
 	rangeText = "range is full"
 )
 
-// scarceIn returns the namespace in which Services are used up according to err, the error of a creation, "" for the whole cluster.
+// scarceIn returns the namespace in which Services are used up according to err, the error of a
+// creation, "" for the whole cluster.
 func scarceIn(namespace string, err error) (in string, scarce bool) {
 	var share shareError
 	switch {
@@ -121,7 +125,8 @@ func (r *Controller) findHeld(ctx context.Context, namespace string, f importFac
 	})
 	var exporters []string
 	isEstablished := f.imp != nil && len(f.imp.Spec.IPs) > 0
-	if f.local == nil && !isEstablished { // to an export of this cluster, and to an import that had IPs, each gives way
+	// to an export of this cluster, and to an import that had IPs, each gives way
+	if f.local == nil && !isEstablished {
 		exporters = f.view.In(registry.Exports)
 	}
 	return chooseHeld(held, exporters, max(1, len(list.Items)/heldPart)).DeepCopy(), nil

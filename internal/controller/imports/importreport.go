@@ -66,7 +66,8 @@ func (r *Controller) forgetMetrics(ctx context.Context, reg registry.Registry, i
 	})
 }
 
-// importedServices returns the services that this controller has imported from other clusters than own, by exporting cluster.
+// importedServices returns the services that this controller has imported from other clusters than
+// own, by exporting cluster.
 func importedServices(imports []mcsv1beta1.ServiceImport, own string) map[string][]mcs.Key {
 	out := map[string][]mcs.Key{}
 	for i := range imports {

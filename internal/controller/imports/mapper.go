@@ -20,7 +20,8 @@ import (
 type mapper struct {
 	client  client.Client
 	waiters *namespaceWaiters
-	// reported holds the keys of imports that are reported as prevented by an object of another owner.
+	// reported holds the keys of imports that are reported as prevented by an object of another
+	// owner.
 	reported *sync.Map // mcs.Key -> struct{}
 }
 
@@ -29,7 +30,8 @@ func (m mapper) mapNamespaceToWaiters(_ context.Context, ns client.Object) []rec
 	return m.waiters.requests(ns.GetName())
 }
 
-// mapDerivedService maps a Service with the name of a derived Service, or with our label, to its import.
+// mapDerivedService maps a Service with the name of a derived Service, or with our label, to its
+// import.
 func (m mapper) mapDerivedService(ctx context.Context, svc client.Object) []reconcile.Request {
 	derived := ""
 	if mcs.IsDerivedName(svc.GetName()) {
@@ -38,13 +40,15 @@ func (m mapper) mapDerivedService(ctx context.Context, svc client.Object) []reco
 	return m.mapObject(ctx, svc, derived)
 }
 
-// mapImportedSlice maps an EndpointSlice with the name of an imported one, or with our label, to its import.
+// mapImportedSlice maps an EndpointSlice with the name of an imported one, or with our label, to
+// its import.
 func (m mapper) mapImportedSlice(ctx context.Context, slice client.Object) []reconcile.Request {
 	return m.mapObject(ctx, slice, plan.DerivedNameOfSlice(slice.(*discoveryv1.EndpointSlice)))
 }
 
-// mapObject maps an object of an import to it: by its label or its owner, and if another client changed these, by the name of the
-// derived Service, with which its own name begins. derived is "" if it does not.
+// mapObject maps an object of an import to it: by its label or its owner, and if another client
+// changed these, by the name of the derived Service, with which its own name begins. derived is ""
+// if it does not.
 func (m mapper) mapObject(ctx context.Context, obj client.Object, derived string) []reconcile.Request {
 	managed := plan.IsManaged(obj)
 	if derived == "" && !managed {

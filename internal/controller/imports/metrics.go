@@ -11,7 +11,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// Metrics measures how fast exports of other clusters are imported. The nil *Metrics is valid and does nothing.
+// Metrics measures how fast exports of other clusters are imported. The nil *Metrics is valid and
+// does nothing.
 type Metrics struct {
 	propagation *prometheus.HistogramVec
 	selections  *prometheus.CounterVec
@@ -29,7 +30,8 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{measured: map[string]bool{}, propagation: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "cloud_map_mcs_propagation_seconds",
 		Help: "Time from a change in its source cluster until an imported EndpointSlice shows it here, by source cluster. Measured with the clocks of both clusters, so their difference is part of it; never below 0.",
-		// From one registry poll (1 s) and less up to the 20 s that the conformance suite allows, and beyond.
+		// From one registry poll (1 s) and less up to the 20 s that the conformance suite allows,
+		// and beyond.
 		Buckets: []float64{.1, .25, .5, 1, 1.5, 2, 3, 5, 10, 20, 60},
 	}, []string{"source_cluster"})}
 	m.selections = prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -78,8 +80,9 @@ func (m *Metrics) forgetOthers(isKnown func(cluster string) bool) {
 	}
 }
 
-// arrivedExports returns those of the exports of other clusters whose slices were written, without changes from before the session. written has the
-// clusters of the slices that were created or updated.
+// arrivedExports returns those of the exports of other clusters whose slices were written, without
+// changes from before the session. written has the clusters of the slices that were created or
+// updated.
 func arrivedExports(s *membership.Session, exports []mcs.Export, written map[string]bool) (arrived []mcs.Export) {
 	for _, exp := range exports {
 		if exp.Cluster != s.Identity.ClusterID && !exp.Changed.Before(s.Started) && written[exp.Cluster] {

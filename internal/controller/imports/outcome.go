@@ -11,14 +11,16 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 )
 
-// outcome collects the errors of the writes of one reconcile, each of which is attempted whatever became of the others.
+// outcome collects the errors of the writes of one reconcile, each of which is attempted whatever
+// became of the others.
 type outcome struct {
 	errs []error
 	// conflict is the first write conflict, which is part of normal operation.
 	conflict error
 }
 
-// add records err and reports whether it is nil. A creation in a namespace that is being deleted is no error, but it did not happen.
+// add records err and reports whether it is nil. A creation in a namespace that is being deleted is
+// no error, but it did not happen.
 func (o *outcome) add(err error) bool {
 	switch {
 	case err == nil:
@@ -65,7 +67,8 @@ func (o *outcome) result() error {
 	return o.conflict
 }
 
-// maxMessages bounds the errors in a condition: five of some 200 characters fit an event's note of 1,024.
+// maxMessages bounds the errors in a condition: five of some 200 characters fit an event's note of
+// 1,024.
 const maxMessages = 5
 
 // message returns the errors for users, on one line.

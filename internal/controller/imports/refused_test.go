@@ -15,7 +15,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
-// The endpoints of a stale cluster are withdrawn for those of other clusters. If the slices of these cannot be written, they do not serve.
+// The endpoints of a stale cluster are withdrawn for those of other clusters. If the slices of
+// these cannot be written, they do not serve.
 func TestWithRefused_KeepsWhatNothingReplaces(t *testing.T) {
 	dead, live, other := exportOf("dead", 80), exportOf("live", 80), exportOf("other", 80)
 	live.Backends[0].Endpoints[0].Address, other.Backends[0].Endpoints[0].Address = netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")

@@ -14,9 +14,10 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
-// removeImport deletes the import but holds its IPs: the derived Service stays, without an owner and without endpoints. The slices come
-// first: the garbage collector would delete them too, but later, and until then DNS and kube-proxy would send clients there. A refused
-// write affects only itself.
+// removeImport deletes the import but holds its IPs: the derived Service stays, without an owner
+// and without endpoints. The slices come first: the garbage collector would delete them too, but
+// later, and until then DNS and kube-proxy would send clients there. A refused write affects only
+// itself.
 func (r *Controller) removeImport(ctx context.Context, f importFacts, out *outcome) {
 	r.lastIPs.Delete(f.key)
 	set := r.newSliceSet(f, nil, nil, out)
@@ -40,9 +41,11 @@ func (r *Controller) removeImport(ctx context.Context, f importFacts, out *outco
 	log.FromContext(ctx).Info("Removed import", "reason", reason)
 }
 
-// removeServices holds or deletes the derived Service of an import that ends, and reports whether the ServiceImport may be deleted now. It comes
-// before that: the garbage collector deletes the objects that the ServiceImport owns. The IP of a Service that never had a ServiceImport is not
-// held: no client knows it. A Service that may not be held is deleted, since holding is a comfort that must not keep the import.
+// removeServices holds or deletes the derived Service of an import that ends, and reports whether
+// the ServiceImport may be deleted now. It comes before that: the garbage collector deletes the
+// objects that the ServiceImport owns. The IP of a Service that never had a ServiceImport is not
+// held: no client knows it. A Service that may not be held is deleted, since holding is a comfort
+// that must not keep the import.
 func (r *Controller) removeServices(ctx context.Context, f importFacts, out *outcome) (done bool) {
 	switch {
 	case f.derived == nil || f.hasForeignDerived():
@@ -87,14 +90,16 @@ func (r *Controller) endService(ctx context.Context, key mcs.Key, svc *corev1.Se
 	return nil
 }
 
-// releaseHeld deletes the Services whose hold time is over, and returns the time until the next one, 0 if there is none. It does not matter why the import
-// ended: the label of a namespace that is excluded may be back in a moment.
+// releaseHeld deletes the Services whose hold time is over, and returns the time until the next
+// one, 0 if there is none. It does not matter why the import ended: the label of a namespace that
+// is excluded may be back in a moment.
 func (r *Controller) releaseHeld(ctx context.Context, key mcs.Key, held []*corev1.Service) (time.Duration, error) {
 	var next time.Duration
 	for _, svc := range held {
 		if remaining := plan.HoldRemaining(svc, r.hold, r.now()); remaining > 0 {
 			next = sooner(next, remaining)
-			if err := r.endService(ctx, key, svc, nil); err != nil { // another client may have changed it
+			// another client may have changed it
+			if err := r.endService(ctx, key, svc, nil); err != nil {
 				return 0, err
 			}
 			continue

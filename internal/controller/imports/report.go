@@ -19,8 +19,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
-// failureGrace is the time for which writes may fail before condition Ready of the import reports it. A shorter failure, as when an API
-// server restarts, needs no action.
+// failureGrace is the time for which writes may fail before condition Ready of the import reports
+// it. A shorter failure, as when an API server restarts, needs no action.
 const failureGrace = 5 * time.Second
 
 // reportNotOwned reports that an object of another owner, or of another import, prevents the
@@ -61,7 +61,8 @@ func (f importFacts) notOwnedMessage() string {
 	return "Service " + f.derived.Name + " has the name that the import needs, but was not created by this controller: delete it"
 }
 
-// reportRefused records an event if imp did not have the reasons of c, the condition Refused, before.
+// reportRefused records an event if imp did not have the reasons of c, the condition Refused,
+// before.
 func (r *Controller) reportRefused(imp *mcsv1beta1.ServiceImport, c metav1.Condition) {
 	before := meta.FindStatusCondition(imp.Status.Conditions, c.Type)
 	if c.Status == metav1.ConditionTrue && (before == nil || before.Reason != c.Reason) {
@@ -69,7 +70,8 @@ func (r *Controller) reportRefused(imp *mcsv1beta1.ServiceImport, c metav1.Condi
 	}
 }
 
-// reportUnreachable records an event if the unreachable clusters, or the decisions about their endpoints, have changed.
+// reportUnreachable records an event if the unreachable clusters, or the decisions about their
+// endpoints, have changed.
 func (r *Controller) reportUnreachable(imp *mcsv1beta1.ServiceImport, c metav1.Condition) {
 	before := meta.FindStatusCondition(imp.Status.Conditions, c.Type)
 	switch {
@@ -80,7 +82,8 @@ func (r *Controller) reportUnreachable(imp *mcsv1beta1.ServiceImport, c metav1.C
 	}
 }
 
-// reportSelection records an event, and counts it, if the clusters that serve a service have changed because of its cluster selectors.
+// reportSelection records an event, and counts it, if the clusters that serve a service have
+// changed because of its cluster selectors.
 func (r *Controller) reportSelection(imp *mcsv1beta1.ServiceImport, c metav1.Condition) {
 	before := meta.FindStatusCondition(imp.Status.Conditions, c.Type)
 	if before == nil || before.Status != metav1.ConditionTrue || c.Status != metav1.ConditionTrue || before.Message == c.Message {
@@ -90,7 +93,8 @@ func (r *Controller) reportSelection(imp *mcsv1beta1.ServiceImport, c metav1.Con
 	r.events.Publish(kube.ClusterSelectionChanged(imp, c.Message))
 }
 
-// reportDrained records an event if the drained clusters of a service, or the decisions about their endpoints, have changed.
+// reportDrained records an event if the drained clusters of a service, or the decisions about their
+// endpoints, have changed.
 func (r *Controller) reportDrained(imp *mcsv1beta1.ServiceImport, c metav1.Condition) {
 	before := meta.FindStatusCondition(imp.Status.Conditions, c.Type)
 	if before == nil && c.Status != metav1.ConditionTrue || before != nil && before.Message == c.Message {
@@ -105,7 +109,8 @@ type failure struct {
 	message string
 	// messageAt is the time of the message.
 	messageAt time.Time
-	// reported reports whether the failure is one that a user should see: the API server refuses a write, or the failure lasts.
+	// reported reports whether the failure is one that a user should see: the API server refuses a
+	// write, or the failure lasts.
 	reported bool
 }
 
@@ -116,7 +121,8 @@ type Failure struct {
 	Since   time.Time
 }
 
-// Failures returns the imports of which objects cannot be written, sorted by key. Failures that a retry resolves are not among them.
+// Failures returns the imports of which objects cannot be written, sorted by key. Failures that a
+// retry resolves are not among them.
 func (r *Controller) Failures() (out []Failure) {
 	r.failing.Range(func(key, value any) bool {
 		if f := value.(failure); f.reported {
@@ -139,8 +145,8 @@ func (r *Controller) isFailingFor(key mcs.Key, d time.Duration) bool {
 	return ok && r.now().Sub(value.(failure).since) >= d
 }
 
-// recordFailure records the errors of an import and returns the failure. It records an event for each new message that is reported, whether or
-// not there is a ServiceImport.
+// recordFailure records the errors of an import and returns the failure. It records an event for
+// each new message that is reported, whether or not there is a ServiceImport.
 func (r *Controller) recordFailure(key mcs.Key, out *outcome) failure {
 	var before failure
 	if value, ok := r.failing.Load(key); ok {
@@ -181,7 +187,8 @@ const messagePause = 5 * time.Second
 // failurePrefix begins the messages of failures.
 const failurePrefix = "Failed to write the import: "
 
-// readyWhileFailing returns condition Ready of an import with errors: False if they are reported, else as it was. known is false if it had none.
+// readyWhileFailing returns condition Ready of an import with errors: False if they are reported,
+// else as it was. known is false if it had none.
 func (r *Controller) readyWhileFailing(key mcs.Key, imp *mcsv1beta1.ServiceImport, out *outcome) (ready metav1.Condition, known bool) {
 	if now := r.recordFailure(key, out); now.reported {
 		return mcs.ImportNotReady(now.message), true

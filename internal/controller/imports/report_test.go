@@ -104,7 +104,8 @@ func TestReportFailure_VaryingMessages(t *testing.T) {
 // TestNamesWithOneHash: an import whose derived Service is that of another one is refused and
 // reported, and its end leaves that Service alone.
 func TestNamesWithOneHash(t *testing.T) {
-	first := mcs.Key{Namespace: "shop", Name: "sf21a8f"} // its short derived name is that of s1e37560
+	// its short derived name is that of s1e37560
+	first := mcs.Key{Namespace: "shop", Name: "sf21a8f"}
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{
 		Namespace: first.Namespace, Name: mcs.ShortDerivedName(first), UID: "1",
 		Labels: map[string]string{plan.LabelAppManagedBy: plan.ManagedBy, mcsv1beta1.LabelServiceName: first.Name},

@@ -18,18 +18,23 @@ import (
 )
 
 const (
-	// countInterval is the interval at which the IPs of derived Services are counted. Those that were admitted in the last one and are not among them
-	// are added: they may be about to be created.
+	// countInterval is the interval at which the IPs of derived Services are counted. Those that
+	// were admitted in the last one and are not among them are added: they may be about to be
+	// created.
 	countInterval = 10 * time.Second
-	// importShare is the part of the Service IPs, one in importShare, that derived Services may take.
+	// importShare is the part of the Service IPs, one in importShare, that derived Services may
+	// take.
 	importShare = 2
-	// maxHostBits bounds the networks that are counted: imports cannot fill one of a million addresses.
+	// maxHostBits bounds the networks that are counted: imports cannot fill one of a million
+	// addresses.
 	maxHostBits = 20
 )
 
-// serviceIPs leaves a part of the Service IPs to the Services of this cluster. Other clusters could take them all: those of a network of 256
-// addresses with 256 exports, so that no Service can be created. Imports that this cluster exports itself do not count: other clusters could otherwise keep
-// them from getting an IP, and its own users could do the same to each other and to the imports of other clusters.
+// serviceIPs leaves a part of the Service IPs to the Services of this cluster. Other clusters could
+// take them all: those of a network of 256 addresses with 256 exports, so that no Service can be
+// created. Imports that this cluster exports itself do not count: other clusters could otherwise
+// keep them from getting an IP, and its own users could do the same to each other and to the
+// imports of other clusters.
 type serviceIPs struct {
 	client   client.Client
 	networks func() []netip.Prefix
@@ -43,7 +48,8 @@ type serviceIPs struct {
 	admitted map[client.ObjectKey]time.Time
 }
 
-// admit returns an error if the new derived Service name would take more than the share of imports. The nil *serviceIPs admits everything.
+// admit returns an error if the new derived Service name would take more than the share of imports.
+// The nil *serviceIPs admits everything.
 func (s *serviceIPs) admit(ctx context.Context, name client.ObjectKey) error {
 	if s == nil {
 		return nil
@@ -76,7 +82,8 @@ func (e shareError) Error() string {
 	return fmt.Sprintf("imports have %d Service IPs, and may have half of them, so that other Services can be created: add a ServiceCIDR, or import less", e.used)
 }
 
-// importLimits returns the numbers of IPs that imports may take, by family. A family with a large network has none.
+// importLimits returns the numbers of IPs that imports may take, by family. A family with a large
+// network has none.
 func importLimits(networks []netip.Prefix) map[bool]int {
 	limits := map[bool]int{}
 	for _, n := range networks {
@@ -118,8 +125,9 @@ func (s *serviceIPs) count(ctx context.Context) error {
 	return nil
 }
 
-// listImported returns the derived Services of imports that this cluster does not export itself, and those that are held. The label alone makes no derived
-// Service: a user of one namespace could set it on Services of its own.
+// listImported returns the derived Services of imports that this cluster does not export itself,
+// and those that are held. The label alone makes no derived Service: a user of one namespace could
+// set it on Services of its own.
 func (s *serviceIPs) listImported(ctx context.Context) (found []*corev1.Service, err error) {
 	var (
 		services corev1.ServiceList

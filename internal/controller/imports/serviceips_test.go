@@ -17,7 +17,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
-// TestServiceIPs_KeepHalf: derived Services that exist and those that were admitted since the last count take half of the IPs.
+// TestServiceIPs_KeepHalf: derived Services that exist and those that were admitted since the last
+// count take half of the IPs.
 func TestServiceIPs_KeepHalf(t *testing.T) {
 	builder := fake.NewClientBuilder().WithScheme(controllertest.Scheme())
 	service := func(name, ip string, labels map[string]string) *corev1.Service {
@@ -77,7 +78,8 @@ func TestServiceIPs_KeepHalf(t *testing.T) {
 	}
 }
 
-// TestServiceIPs_CountsServicesThatAreCreated: a Service that is being created while the others are counted takes an IP too, and once only.
+// TestServiceIPs_CountsServicesThatAreCreated: a Service that is being created while the others are
+// counted takes an IP too, and once only.
 func TestServiceIPs_CountsServicesThatAreCreated(t *testing.T) {
 	now := time.Unix(1_790_000_000, 0)
 	c := fake.NewClientBuilder().WithScheme(controllertest.Scheme()).Build()

@@ -15,8 +15,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
-// sliceSet writes the EndpointSlices of one import. A refused write affects only its slice, and the endpoints in it that have ended leave it
-// in another way if there is one.
+// sliceSet writes the EndpointSlices of one import. A refused write affects only its slice, and the
+// endpoints in it that have ended leave it in another way if there is one.
 type sliceSet struct {
 	client   client.Client
 	key      mcs.Key
@@ -26,9 +26,11 @@ type sliceSet struct {
 	written *sync.Map
 	// current are the slices as they are after the writes.
 	current []*discoveryv1.EndpointSlice
-	// arrived are the clusters whose slices were created or updated, refused those of which a creation or an update was refused.
+	// arrived are the clusters whose slices were created or updated, refused those of which a
+	// creation or an update was refused.
 	arrived, refused map[string]bool
-	// failed reports whether a creation or an update failed for another reason, so that a retry comes soon.
+	// failed reports whether a creation or an update failed for another reason, so that a retry
+	// comes soon.
 	failed bool
 }
 
@@ -62,8 +64,9 @@ func (r *Controller) planSlices(f importFacts, d importDecision, o importObjects
 	}).Steps(set.current, set.exported)
 }
 
-// applySlices writes the slices. Endpoints that others replace are withdrawn last, and only when those are written. If slices of a cluster are
-// refused, it decides again with the endpoints that these slices have, and returns that decision.
+// applySlices writes the slices. Endpoints that others replace are withdrawn last, and only when
+// those are written. If slices of a cluster are refused, it decides again with the endpoints that
+// these slices have, and returns that decision.
 func (r *Controller) applySlices(ctx context.Context, f importFacts, d importDecision, o importObjects, set *sliceSet) importDecision {
 	steps := r.planSlices(f, d, o, set)
 	set.write(ctx, steps.Removals)
@@ -119,8 +122,9 @@ func (s *sliceSet) withdraw(ctx context.Context, writes []plan.SliceWrite) {
 	}
 }
 
-// removeEnded removes the endpoints that have ended from a slice whose update or deletion was refused: an update that adds nothing, or the
-// deletion of a slice with ended endpoints only, may be allowed.
+// removeEnded removes the endpoints that have ended from a slice whose update or deletion was
+// refused: an update that adds nothing, or the deletion of a slice with ended endpoints only, may
+// be allowed.
 func (s *sliceSet) removeEnded(ctx context.Context, w plan.SliceWrite) {
 	if w.Verb == plan.VerbCreate {
 		return

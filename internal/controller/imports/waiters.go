@@ -9,7 +9,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// namespaceWaiters holds the services that cannot be imported because their namespace does not exist or excludes imports.
+// namespaceWaiters holds the services that cannot be imported because their namespace does not
+// exist or excludes imports.
 type namespaceWaiters struct {
 	mu   sync.Mutex
 	keys map[string]map[mcs.Key]struct{}

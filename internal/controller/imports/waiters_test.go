@@ -28,7 +28,8 @@ func TestNamespaceWaiters(t *testing.T) {
 	}
 }
 
-// Services wait for their namespace only while another cluster may export them: namespaces come and go.
+// Services wait for their namespace only while another cluster may export them: namespaces come and
+// go.
 func TestMayWait(t *testing.T) {
 	remote := registrytest.ViewOf(exportOf("cls2", 80))
 	for _, tt := range []struct {

@@ -11,11 +11,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// conflictRetry is the delay of a retry after a write conflict. The cache catches up within a few milliseconds.
+// conflictRetry is the delay of a retry after a write conflict. The cache catches up within a few
+// milliseconds.
 const conflictRetry = 50 * time.Millisecond
 
-// RequeueOnConflict turns a write conflict, which is part of normal operation, into a requeue: another client changed the
-// object and the cache does not show it yet. Other errors are returned, logged and retried with backoff.
+// RequeueOnConflict turns a write conflict, which is part of normal operation, into a requeue:
+// another client changed the object and the cache does not show it yet. Other errors are returned,
+// logged and retried with backoff.
 func RequeueOnConflict(err error) (reconcile.Result, error) {
 	if apierrors.IsConflict(err) {
 		return reconcile.Result{RequeueAfter: conflictRetry}, nil
@@ -23,7 +25,8 @@ func RequeueOnConflict(err error) (reconcile.Result, error) {
 	return reconcile.Result{}, err
 }
 
-// IgnoreTerminatingNamespace returns nil for the error of a creation in a namespace that is being deleted.
+// IgnoreTerminatingNamespace returns nil for the error of a creation in a namespace that is being
+// deleted.
 func IgnoreTerminatingNamespace(err error) error {
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return nil
@@ -31,11 +34,13 @@ func IgnoreTerminatingNamespace(err error) error {
 	return err
 }
 
-// webhookText is in the errors with status 500 of webhooks, those that deny and those that do not answer.
+// webhookText is in the errors with status 500 of webhooks, those that deny and those that do not
+// answer.
 const webhookText = "webhook"
 
-// IsRefused reports whether the API server refused a request that it understood, by validation, a quota, an admission policy or a webhook: it
-// refuses the same request again until an administrator changes something.
+// IsRefused reports whether the API server refused a request that it understood, by validation, a
+// quota, an admission policy or a webhook: it refuses the same request again until an administrator
+// changes something.
 func IsRefused(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {

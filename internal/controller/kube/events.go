@@ -21,29 +21,36 @@ const (
 	reasonAutoExportRefused = "AutoExportRefused"
 	// reasonInstancesOmitted: endpoints are exported, but not all of them as Cloud Map instances.
 	reasonInstancesOmitted = "InstancesOmitted"
-	// reasonOverBudget: clusters with this cluster's budgets do not import the export as it is, or this cluster does not import a service.
+	// reasonOverBudget: clusters with this cluster's budgets do not import the export as it is, or
+	// this cluster does not import a service.
 	reasonOverBudget = "OverBudget"
-	// reasonNotManaged: an object with a name that the import needs was not created by this controller.
+	// reasonNotManaged: an object with a name that the import needs was not created by this
+	// controller.
 	reasonNotManaged = "NotManaged"
 	// reasonImportFailed: the objects of an import cannot be written.
 	reasonImportFailed = "ImportFailed"
 	// reasonIPChanged: a service could not get back the clusterset IPs that it had.
 	reasonIPChanged = "ClusterSetIPChanged"
-	// reasonIPReleased: clusterset IPs of an ended import are not held any more, because another Service could not be created.
+	// reasonIPReleased: clusterset IPs of an ended import are not held any more, because another
+	// Service could not be created.
 	reasonIPReleased = "ClusterSetIPReleased"
 	// reasonStale: clusters that export the service have become stale, or send heartbeats again.
 	reasonStale = "StaleCluster"
-	// reasonUnreachable: pods of this cluster cannot reach clusters that export the service, or reach them again.
+	// reasonUnreachable: pods of this cluster cannot reach clusters that export the service, or
+	// reach them again.
 	reasonUnreachable = "UnreachableCluster"
-	// reasonSelection: other clusters serve the service than before, because of its cluster selectors.
+	// reasonSelection: other clusters serve the service than before, because of its cluster
+	// selectors.
 	reasonSelection = "ClusterSelectionChanged"
 	// reasonDrained: clusters that export the service are drained, or not any more.
 	reasonDrained = "ClusterDrained"
 	// reasonInvalidDrain: the drain of the cluster is not valid.
 	reasonInvalidDrain = "InvalidDrain"
-	// reasonExportRefused: the import policy, or the addresses of this cluster, exclude a part of the exports.
+	// reasonExportRefused: the import policy, or the addresses of this cluster, exclude a part of
+	// the exports.
 	reasonExportRefused = "ExportRefused"
-	// reasonIdentityKept: the cluster keeps its identity, although the ClusterProperties have another one or none.
+	// reasonIdentityKept: the cluster keeps its identity, although the ClusterProperties have
+	// another one or none.
 	reasonIdentityKept = "IdentityKept"
 	// reasonKeyChanged: another cluster signs its records with another key.
 	reasonKeyChanged = "KeyChanged"
@@ -90,8 +97,8 @@ func OverBudget(exp client.Object, message string) Event {
 	return Event{exp, corev1.EventTypeWarning, reasonOverBudget, message}
 }
 
-// ImportOverBudget warns about a service that is not imported because its namespace has too many imports. The event is in the namespace, about
-// the ServiceImport that does not exist.
+// ImportOverBudget warns about a service that is not imported because its namespace has too many
+// imports. The event is in the namespace, about the ServiceImport that does not exist.
 func ImportOverBudget(key mcs.Key, message string) Event {
 	return Event{importOf(key), corev1.EventTypeWarning, reasonOverBudget, message}
 }
@@ -109,12 +116,14 @@ func ConditionNeedsAction(exp client.Object, c metav1.Condition) Event {
 	return Event{exp, corev1.EventTypeWarning, c.Reason, c.Message}
 }
 
-// NotManaged warns about obj, which prevents an import because another controller or the user created it.
+// NotManaged warns about obj, which prevents an import because another controller or the user
+// created it.
 func NotManaged(obj client.Object, message string) Event {
 	return Event{obj, corev1.EventTypeWarning, reasonNotManaged, message}
 }
 
-// ImportFailed warns about an import whose objects cannot be written. Its ServiceImport need not exist.
+// ImportFailed warns about an import whose objects cannot be written. Its ServiceImport need not
+// exist.
 func ImportFailed(key mcs.Key, message string) Event {
 	return Event{importOf(key), corev1.EventTypeWarning, reasonImportFailed, message}
 }
@@ -124,7 +133,8 @@ func ClusterSetIPChanged(imp client.Object, message string) Event {
 	return Event{imp, corev1.EventTypeWarning, reasonIPChanged, message}
 }
 
-// HeldIPReleased reports that the clusterset IPs of an ended import, whose ServiceImport does not exist, were released early.
+// HeldIPReleased reports that the clusterset IPs of an ended import, whose ServiceImport does not
+// exist, were released early.
 func HeldIPReleased(key mcs.Key, message string) Event {
 	return Event{importOf(key), corev1.EventTypeNormal, reasonIPReleased, message}
 }
@@ -139,7 +149,8 @@ func ClusterRecovered(imp client.Object, message string) Event {
 	return Event{imp, corev1.EventTypeNormal, reasonStale, message}
 }
 
-// ClusterBecameUnreachable warns about an import with a source cluster that this cluster cannot reach.
+// ClusterBecameUnreachable warns about an import with a source cluster that this cluster cannot
+// reach.
 func ClusterBecameUnreachable(imp client.Object, message string) Event {
 	return Event{imp, corev1.EventTypeWarning, reasonUnreachable, message}
 }
@@ -164,12 +175,14 @@ func ExportRefused(imp client.Object, message string) Event {
 	return Event{imp, corev1.EventTypeWarning, reasonExportRefused, message}
 }
 
-// IdentityKept warns that the cluster keeps its identity for now. obj is the ConfigMap with the identity.
+// IdentityKept warns that the cluster keeps its identity for now. obj is the ConfigMap with the
+// identity.
 func IdentityKept(obj client.Object, message string) Event {
 	return Event{obj, corev1.EventTypeWarning, reasonIdentityKept, message}
 }
 
-// InvalidDrain warns that the drain of the cluster is not valid. obj is the ConfigMap with the identity.
+// InvalidDrain warns that the drain of the cluster is not valid. obj is the ConfigMap with the
+// identity.
 func InvalidDrain(obj client.Object, message string) Event {
 	return Event{obj, corev1.EventTypeWarning, reasonInvalidDrain, message}
 }

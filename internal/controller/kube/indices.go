@@ -13,7 +13,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
-// Indices of the cache. Without them each reconcile would read all EndpointSlices, or Services, of a namespace.
+// Indices of the cache. Without them each reconcile would read all EndpointSlices, or Services, of
+// a namespace.
 const (
 	// IndexService finds the slices with the name of a Service: mcs.NewExport decides which are
 	// exported, and reports the others. IndexImport finds the imported slices by
@@ -53,12 +54,12 @@ func nonEmpty(value string) []string {
 	return []string{value}
 }
 
-// ListDerivedServices reads the Services that carry the label of a ServiceImport. They come from the cache and must not be
-// changed.
+// ListDerivedServices reads the Services that carry the label of a ServiceImport. They come from
+// the cache and must not be changed.
 func ListDerivedServices(ctx context.Context, c client.Reader, key mcs.Key) ([]*corev1.Service, error) {
 	var list corev1.ServiceList
-	// The list does not wait for our own writes: it would wait for those of all Services, and every write or deletion of one
-	// of them has the resource version or UID as a precondition.
+	// The list does not wait for our own writes: it would wait for those of all Services, and every
+	// write or deletion of one of them has the resource version or UID as a precondition.
 	err := c.List(ctx, &list, client.InNamespace(key.Namespace), client.MatchingFields{IndexDerived: key.Name},
 		client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency)
 	if err != nil {
@@ -71,8 +72,9 @@ func ListDerivedServices(ctx context.Context, c client.Reader, key mcs.Key) ([]*
 	return out, nil
 }
 
-// ListSlices reads the EndpointSlices of an index. They come from the cache and must not be changed. The list does not wait for our own
-// writes: it would wait for those of all EndpointSlices, also for those that an admission webhook delays.
+// ListSlices reads the EndpointSlices of an index. They come from the cache and must not be
+// changed. The list does not wait for our own writes: it would wait for those of all
+// EndpointSlices, also for those that an admission webhook delays.
 func ListSlices(ctx context.Context, c client.Reader, namespace, index, name string) ([]discoveryv1.EndpointSlice, error) {
 	var list discoveryv1.EndpointSliceList
 	err := c.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{index: name}, client.UnsafeDisableDeepCopy,

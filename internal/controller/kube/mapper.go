@@ -19,11 +19,12 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// NamespaceLabelsChanged selects the creation of a namespace and changes of its labels, which decide whether its services are exported
-// and imported.
+// NamespaceLabelsChanged selects the creation of a namespace and changes of its labels, which
+// decide whether its services are exported and imported.
 var NamespaceLabelsChanged = builder.WithPredicates(predicate.LabelChangedPredicate{})
 
-// NamespaceExportsChanged also selects changes of the annotations with the cluster preference, the recipients and the DNS records.
+// NamespaceExportsChanged also selects changes of the annotations with the cluster preference, the
+// recipients and the DNS records.
 var NamespaceExportsChanged = builder.WithPredicates(predicate.Or(predicate.LabelChangedPredicate{}, predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		return e.ObjectOld != nil && e.ObjectNew != nil && slices.ContainsFunc([]string{mcs.AnnotationClusterPreference, mcs.AnnotationExportTo, mcs.AnnotationInstanceDNS}, func(key string) bool {
@@ -34,8 +35,8 @@ var NamespaceExportsChanged = builder.WithPredicates(predicate.Or(predicate.Labe
 	},
 }))
 
-// ServiceMapper maps objects to requests for the services that they belong to. It ignores Services without a ServiceExport, which most of
-// a cluster's Services are.
+// ServiceMapper maps objects to requests for the services that they belong to. It ignores Services
+// without a ServiceExport, which most of a cluster's Services are.
 type ServiceMapper struct{ Client client.Reader }
 
 // MapService maps an exported Service to its request.
@@ -43,7 +44,8 @@ func (m ServiceMapper) MapService(ctx context.Context, svc client.Object) []reco
 	return m.mapExported(ctx, mcs.Key{Namespace: svc.GetNamespace(), Name: svc.GetName()})
 }
 
-// MapSlice maps an EndpointSlice of an exported Service to the Service's request. mcs.NewExport decides whether it is exported.
+// MapSlice maps an EndpointSlice of an exported Service to the Service's request. mcs.NewExport
+// decides whether it is exported.
 func (m ServiceMapper) MapSlice(ctx context.Context, slice client.Object) []reconcile.Request {
 	return m.mapExported(ctx, mcs.Key{Namespace: slice.GetNamespace(), Name: slice.GetLabels()[discoveryv1.LabelServiceName]})
 }

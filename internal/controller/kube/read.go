@@ -24,8 +24,8 @@ func Find(ctx context.Context, c client.Reader, name types.NamespacedName, obj c
 	return true, nil
 }
 
-// Delete deletes obj if it still is the object that was read, and not a new one of the same name. An object that does not
-// exist is no error.
+// Delete deletes obj if it still is the object that was read, and not a new one of the same name.
+// An object that does not exist is no error.
 func Delete(ctx context.Context, c client.Writer, obj client.Object) error {
 	uid := obj.GetUID()
 	err := c.Delete(ctx, obj, client.Preconditions{UID: &uid})
@@ -35,7 +35,8 @@ func Delete(ctx context.Context, c client.Writer, obj client.Object) error {
 	return nil
 }
 
-// NamespaceMetadata returns an object to read a namespace's metadata into, the only part of it that is cached.
+// NamespaceMetadata returns an object to read a namespace's metadata into, the only part of it that
+// is cached.
 func NamespaceMetadata() *metav1.PartialObjectMetadata {
 	ns := &metav1.PartialObjectMetadata{}
 	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))

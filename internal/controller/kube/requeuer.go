@@ -17,8 +17,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// Requeuer adds keys to a controller's work queue for reasons outside of Kubernetes, and at low priority for writes that can
-// wait. It never blocks: a work queue is unbounded and holds each key once.
+// Requeuer adds keys to a controller's work queue for reasons outside of Kubernetes, and at low
+// priority for writes that can wait. It never blocks: a work queue is unbounded and holds each key
+// once.
 type Requeuer struct {
 	mu    sync.Mutex
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
@@ -37,16 +38,16 @@ func (r *Requeuer) newQueue(name string, limiter workqueue.TypedRateLimiter[reco
 	}
 }
 
-// requeuerQueue is a priority queue that limits the requests in process by slots, and records which of them were queued at low
-// priority.
+// requeuerQueue is a priority queue that limits the requests in process by slots, and records which
+// of them were queued at low priority.
 type requeuerQueue struct {
 	priorityqueue.PriorityQueue[reconcile.Request]
 	requeuer *Requeuer
 	slots    *slots
 }
 
-// GetWithPriority implements priorityqueue.PriorityQueue. It waits for a slot first, so that requests wait in the order of their
-// priority.
+// GetWithPriority implements priorityqueue.PriorityQueue. It waits for a slot first, so that
+// requests wait in the order of their priority.
 func (q *requeuerQueue) GetWithPriority() (reconcile.Request, int, bool) {
 	q.slots.acquire()
 	for {
@@ -102,7 +103,8 @@ func (r *Requeuer) Requeue(key mcs.Key) {
 	r.early[key] = struct{}{}
 }
 
-// RequeueAfter makes the controller reconcile key after a delay, unless it is queued to be reconciled earlier.
+// RequeueAfter makes the controller reconcile key after a delay, unless it is queued to be
+// reconciled earlier.
 func (r *Requeuer) RequeueAfter(key mcs.Key, delay time.Duration) {
 	r.mu.Lock()
 	queue := r.queue
@@ -114,7 +116,8 @@ func (r *Requeuer) RequeueAfter(key mcs.Key, delay time.Duration) {
 	queue.AddAfter(RequestFor(key), delay)
 }
 
-// RequeueAtLowPriority makes the controller reconcile key again, after everything that is queued at normal priority.
+// RequeueAtLowPriority makes the controller reconcile key again, after everything that is queued at
+// normal priority.
 func (r *Requeuer) RequeueAtLowPriority(key mcs.Key) {
 	r.mu.Lock()
 	queue, ok := r.queue.(priorityqueue.PriorityQueue[reconcile.Request])
@@ -126,8 +129,9 @@ func (r *Requeuer) RequeueAtLowPriority(key mcs.Key) {
 	queue.AddWithOpts(priorityqueue.AddOpts{Priority: new(handler.LowPriority)}, RequestFor(key))
 }
 
-// Defer requeues key at low priority and reports true. A reconcile calls it before a write that can wait. If the
-// reconcile already has low priority, nothing more urgent is queued: it reports false, and the write is due.
+// Defer requeues key at low priority and reports true. A reconcile calls it before a write that can
+// wait. If the reconcile already has low priority, nothing more urgent is queued: it reports false,
+// and the write is due.
 func (r *Requeuer) Defer(key mcs.Key) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -143,8 +147,9 @@ func (r *Requeuer) Defer(key mcs.Key) bool {
 	return true
 }
 
-// EnqueueAtLowPriority maps the events of objects that the controller writes itself. Most of them show its own writes, so they
-// come after everything else; only a change by another client needs work.
+// EnqueueAtLowPriority maps the events of objects that the controller writes itself. Most of them
+// show its own writes, so they come after everything else; only a change by another client needs
+// work.
 func EnqueueAtLowPriority(mapper handler.MapFunc) handler.EventHandler {
 	enqueue := func(ctx context.Context, obj client.Object, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 		requests := mapper(ctx, obj)

@@ -12,7 +12,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/served"
 )
 
-// NewScheme returns the scheme of all objects that the controllers read and write, with the served version of the MCS API.
+// NewScheme returns the scheme of all objects that the controllers read and write, with the served
+// version of the MCS API.
 func NewScheme(mcsVersion schema.GroupVersion) (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, networkingv1.AddToScheme} {

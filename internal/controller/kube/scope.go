@@ -17,7 +17,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// Scope is the part of the cluster that the administrator lets export and import, selected by labels.
+// Scope is the part of the cluster that the administrator lets export and import, selected by
+// labels.
 type Scope struct {
 	// flags are the settings as they were written, for messages.
 	flags config.Scope
@@ -30,9 +31,11 @@ type Scope struct {
 type Rules struct {
 	// OwnNamespace is the controller's own namespace, "" if it has none.
 	OwnNamespace string
-	// AllowsSystemNamespace reports whether the import policy lists a system namespace; nil means none.
+	// AllowsSystemNamespace reports whether the import policy lists a system namespace; nil means
+	// none.
 	AllowsSystemNamespace func(namespace string) bool
-	// CheckAddress returns an error for addresses that this cluster's endpoints cannot have; nil allows all.
+	// CheckAddress returns an error for addresses that this cluster's endpoints cannot have; nil
+	// allows all.
 	CheckAddress func(netip.Addr) error
 }
 
@@ -60,7 +63,8 @@ func NewScope(flags config.Scope) (*Scope, error) {
 	return &Scope{flags: flags, exports: exports, imports: imports, autoExport: autoExport}, nil
 }
 
-// ExportDenial returns why no Service of namespace ns is exported and how to change that, or "" if they may be exported.
+// ExportDenial returns why no Service of namespace ns is exported and how to change that, or "" if
+// they may be exported.
 func (s *Scope) ExportDenial(ns *metav1.PartialObjectMetadata) string {
 	if s.exports.Matches(labels.Set(ns.Labels)) {
 		return ""
@@ -73,8 +77,9 @@ func (s *Scope) ExportDenial(ns *metav1.PartialObjectMetadata) string {
 // AllowsImport reports whether services may be imported into namespace ns.
 func (s *Scope) AllowsImport(ns *metav1.PartialObjectMetadata) bool { return s.ImportDenial(ns) == "" }
 
-// ImportDenial returns why no service is imported into namespace ns and how to change that, or "" if they may be imported. System
-// namespaces exist in every cluster, whether or not the administrators of the clusters agree on them, so they must be listed by name.
+// ImportDenial returns why no service is imported into namespace ns and how to change that, or ""
+// if they may be imported. System namespaces exist in every cluster, whether or not the
+// administrators of the clusters agree on them, so they must be listed by name.
 func (s *Scope) ImportDenial(ns *metav1.PartialObjectMetadata) string {
 	selected := s.imports.Matches(labels.Set(ns.Labels))
 	isSystem := policy.IsSystemNamespace(ns.Name, s.rules.OwnNamespace)
@@ -99,7 +104,8 @@ func namesNamespace(selector labels.Selector, name string) bool {
 	})
 }
 
-// Namespaces returns the namespaces whose exports matter here: they exist, and may import or export. It answers from the cache of reader.
+// Namespaces returns the namespaces whose exports matter here: they exist, and may import or
+// export. It answers from the cache of reader.
 func (s *Scope) Namespaces(ctx context.Context, reader client.Reader) registry.Namespaces {
 	return &namespaces{scope: s, ctx: ctx, reader: reader}
 }

@@ -11,19 +11,21 @@ import (
 )
 
 const (
-	// slowAfter is the time after which a reconcile is slow. One takes milliseconds; an admission webhook may take up to 30 s.
+	// slowAfter is the time after which a reconcile is slow. One takes milliseconds; an admission
+	// webhook may take up to 30 s.
 	slowAfter = time.Second
 	// slowRetry is the delay of a request in a namespace with too many slow reconciles.
 	slowRetry = time.Second
-	// slowFactor is the number of workers per slot: four namespaces may fill all slots with slow reconciles at the same time. An
-	// idle worker costs 8 KiB.
+	// slowFactor is the number of workers per slot: four namespaces may fill all slots with slow
+	// reconciles at the same time. An idle worker costs 8 KiB.
 	slowFactor = 5
-	// minBackoff and maxBackoff limit the backoff of failed reconciles. 3,000 that fail all the time cause 100 attempts a second.
+	// minBackoff and maxBackoff limit the backoff of failed reconciles. 3,000 that fail all the
+	// time cause 100 attempts a second.
 	minBackoff, maxBackoff = 50 * time.Millisecond, 30 * time.Second
 )
 
-// Options returns the options of a controller with r's queue. It reconciles concurrency requests in parallel, and those besides that
-// take long.
+// Options returns the options of a controller with r's queue. It reconciles concurrency requests in
+// parallel, and those besides that take long.
 func (r *Requeuer) Options(concurrency int) controller.Options {
 	return controller.Options{
 		NewQueue: func(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
@@ -34,8 +36,9 @@ func (r *Requeuer) Options(concurrency int) controller.Options {
 	}
 }
 
-// slots limits the requests in process. A slow request gives its slot back, so that a namespace with slow writes does not keep the
-// others waiting. The number of slow requests of a namespace is limited to half of the slots.
+// slots limits the requests in process. A slow request gives its slot back, so that a namespace
+// with slow writes does not keep the others waiting. The number of slow requests of a namespace is
+// limited to half of the slots.
 type slots struct {
 	free    chan struct{}
 	maxSlow int
@@ -65,8 +68,8 @@ func (s *slots) acquire() { s.free <- struct{}{} }
 // release returns a slot that no request took.
 func (s *slots) release() { <-s.free }
 
-// take gives the acquired slot to a request until done. It returns false, and takes no slot, if too many requests of the namespace are
-// slow.
+// take gives the acquired slot to a request until done. It returns false, and takes no slot, if too
+// many requests of the namespace are slow.
 func (s *slots) take(name types.NamespacedName) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,7 +12,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// Requests of one namespace that take 30 s, in any number, delay those of another namespace by a second at most.
+// Requests of one namespace that take 30 s, in any number, delay those of another namespace by a
+// second at most.
 func TestSlowRequestsGiveTheirSlotsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const concurrency, slowness = 4, 30 * time.Second

@@ -17,12 +17,14 @@ type LocalSource struct {
 	mcs.Source
 	// Denial is the reason why the namespace may not export, "" if it may.
 	Denial string
-	// Terminating is the ServiceExport if it is being deleted: it exports nothing, and only its status is written.
+	// Terminating is the ServiceExport if it is being deleted: it exports nothing, and only its
+	// status is written.
 	Terminating *mcsv1beta1.ServiceExport
 }
 
-// ReadLocalSource reads the ServiceExport, Service and EndpointSlices of key; ServiceExport and Service are nil if they do
-// not exist. A ServiceExport with a deletion timestamp counts as deleted, so that a finalizer does not keep it exported: it is in Terminating.
+// ReadLocalSource reads the ServiceExport, Service and EndpointSlices of key; ServiceExport and
+// Service are nil if they do not exist. A ServiceExport with a deletion timestamp counts as
+// deleted, so that a finalizer does not keep it exported: it is in Terminating.
 //
 // The objects come from the cache and must not be changed.
 func ReadLocalSource(ctx context.Context, c client.Reader, scope *Scope, identity mcs.Identity, key mcs.Key) (LocalSource, error) {
@@ -57,7 +59,8 @@ func ReadLocalSource(ctx context.Context, c client.Reader, scope *Scope, identit
 	return src, err
 }
 
-// IsExported reports whether the service is exported: its ServiceExport is valid and its namespace may export.
+// IsExported reports whether the service is exported: its ServiceExport is valid and its namespace
+// may export.
 func (s LocalSource) IsExported() bool {
 	return s.ServiceExport != nil && s.Denial == "" && mcs.ExportValid(s.Service).Status == metav1.ConditionTrue
 }

@@ -14,7 +14,8 @@ import (
 // departureRetry is the pause after an attempt to leave, of minutes, that failed.
 const departureRetry = time.Minute
 
-// departure removes this cluster's exports and member record under one identity from the registry, in the background.
+// departure removes this cluster's exports and member record under one identity from the registry,
+// in the background.
 type departure struct {
 	// takeBack ends it as soon as possible.
 	takeBack context.CancelFunc
@@ -30,7 +31,8 @@ func (d *departure) hasEnded() bool {
 	}
 }
 
-// depart starts the departure under identity. s is the session of the identity that ends, nil if none runs in this process.
+// depart starts the departure under identity. s is the session of the identity that ends, nil if
+// none runs in this process.
 func (m *Membership) depart(ctx context.Context, identity mcs.Identity, s *Session) {
 	if m.departures[identity] != nil {
 		return
@@ -111,7 +113,8 @@ func (m *Membership) forgetLeftovers(identity mcs.Identity) {
 	delete(m.left, identity)
 }
 
-// leaveAs removes the records of a previous process under identity. A clone of this cluster keeps its exports.
+// leaveAs removes the records of a previous process under identity. A clone of this cluster keeps
+// its exports.
 func (m *Membership) leaveAs(ctx context.Context, identity mcs.Identity) error {
 	reg, err := m.newRegistry(ctx, identity)
 	if err != nil {
@@ -131,8 +134,8 @@ func (m *Membership) reapDepartures() {
 	}
 }
 
-// takeBack ends the departure under identity, which is the cluster's again, and reports whether it has ended. The end of a departure signals a
-// change.
+// takeBack ends the departure under identity, which is the cluster's again, and reports whether it
+// has ended. The end of a departure signals a change.
 func (m *Membership) takeBack(identity mcs.Identity) bool {
 	d := m.departures[identity]
 	if d == nil {

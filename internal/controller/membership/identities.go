@@ -19,12 +19,13 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 )
 
-// IdentitiesName is the name of the ConfigMap with the identities; deploy/rbac allows just this one.
+// IdentitiesName is the name of the ConfigMap with the identities; deploy/rbac allows just this
+// one.
 const IdentitiesName = names.IdentityConfigMap
 
-// Identities stores the identities under which the registry may have records of this cluster in a ConfigMap, with the keys of package
-// names. From it, a controller learns that the identity was changed while no controller ran. Users add requests: to leave, and to
-// forget another cluster.
+// Identities stores the identities under which the registry may have records of this cluster in a
+// ConfigMap, with the keys of package names. From it, a controller learns that the identity was
+// changed while no controller ran. Users add requests: to leave, and to forget another cluster.
 type Identities struct {
 	// Client reads and writes without a cache: one object, read every few seconds.
 	Client client.Client
@@ -69,7 +70,8 @@ func (s storedIdentities) listWithSuffix(suffix string) []mcs.Identity {
 	return out
 }
 
-// joined returns the time at which the cluster became a member under identity for the first time, zero if it never did.
+// joined returns the time at which the cluster became a member under identity for the first time,
+// zero if it never did.
 func (s storedIdentities) joined(identity mcs.Identity) time.Time {
 	if !s.contains(identity) {
 		return time.Time{}
@@ -108,13 +110,15 @@ func (i *Identities) read(ctx context.Context) (storedIdentities, error) {
 	return out, nil
 }
 
-// List returns the stored identities, sorted. UIDs may be another cluster's, if the ConfigMap was copied from there.
+// List returns the stored identities, sorted. UIDs may be another cluster's, if the ConfigMap was
+// copied from there.
 func (i *Identities) List(ctx context.Context) ([]mcs.Identity, error) {
 	stored, err := i.read(ctx)
 	return stored.Identities, err
 }
 
-// Joined returns the time at which the cluster became a member under identity for the first time, zero if it never did.
+// Joined returns the time at which the cluster became a member under identity for the first time,
+// zero if it never did.
 func (i *Identities) Joined(ctx context.Context, identity mcs.Identity) (time.Time, error) {
 	stored, err := i.read(ctx)
 	return stored.joined(identity), err

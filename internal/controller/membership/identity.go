@@ -23,8 +23,8 @@ type properties struct {
 	Objects []aboutv1beta1.ClusterProperty
 }
 
-// decideIdentity returns the cluster's identity, or an error with the action that sets it. A ClusterProperty has
-// precedence over the flag of the same meaning.
+// decideIdentity returns the cluster's identity, or an error with the action that sets it. A
+// ClusterProperty has precedence over the flag of the same meaning.
 func decideIdentity(p properties, flags config.Identity, uid string) (mcs.Identity, error) {
 	clusterID, err := decideID(p, p.ClusterID, aboutv1beta1.ClusterIDProperty, flags.ClusterID, "--cluster-id")
 	clusterSetID, setErr := decideID(p, p.ClusterSetID, aboutv1beta1.ClusterSetIDProperty, flags.ClusterSetID, "--clusterset-id")

@@ -27,17 +27,18 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// RegistryFactory creates the registry of one identity. It makes no request: an unreachable registry is one that has not
-// been read yet.
+// RegistryFactory creates the registry of one identity. It makes no request: an unreachable
+// registry is one that has not been read yet.
 type RegistryFactory func(context.Context, mcs.Identity) (registry.Registry, error)
 
 // PublishAllFunc publishes every export of this cluster under an identity.
 type PublishAllFunc func(context.Context, mcs.Identity, registry.Registry) error
 
-// Membership keeps this cluster a member of its clusterset under its identity. Leaving is an act: a user requests it with kubectl mcs leave, or
-// the ClusterProperties are missing for --leave-after. Until then a cluster without a readable identity keeps its last one. A changed
-// identity gets a session of its own, and the session of the previous identity ends when all exports are confirmed under the new one.
-// Imports stay as they are in between.
+// Membership keeps this cluster a member of its clusterset under its identity. Leaving is an act: a
+// user requests it with kubectl mcs leave, or the ClusterProperties are missing for --leave-after.
+// Until then a cluster without a readable identity keeps its last one. A changed identity gets a
+// session of its own, and the session of the previous identity ends when all exports are confirmed
+// under the new one. Imports stay as they are in between.
 //
 // reconcile decides and never waits: sessions run, and end, in the background.
 type Membership struct {
@@ -53,8 +54,8 @@ type Membership struct {
 	// events may be without a recorder.
 	events kube.EventRecorder
 	log    logr.Logger
-	// settle is the time for which the exports under a new identity must be confirmed before the previous one ends: the time in which the other
-	// clusters read them.
+	// settle is the time for which the exports under a new identity must be confirmed before the
+	// previous one ends: the time in which the other clusters read them.
 	settle time.Duration
 
 	changed chan struct{}
@@ -64,16 +65,19 @@ type Membership struct {
 	leftMu sync.Mutex
 	left   map[mcs.Identity][]registry.Leftover
 
-	// own are the ClusterProperties of this cluster with those of its nodes, nil while they are not known.
+	// own are the ClusterProperties of this cluster with those of its nodes, nil while they are not
+	// known.
 	own atomic.Pointer[mcs.Properties]
 
-	// The remaining fields are used by reconcile only. next is the session under the identity that the cluster changes to. hadIdentity
-	// reports whether this process has read a valid identity, missingSince is the time since which there is none.
+	// The remaining fields are used by reconcile only. next is the session under the identity that
+	// the cluster changes to. hadIdentity reports whether this process has read a valid identity,
+	// missingSince is the time since which there is none.
 	next         *Session
 	departures   map[mcs.Identity]*departure
 	hadIdentity  bool
 	missingSince time.Time
-	// departing is why the cluster does not leave under an identity of a previous process yet, "" if there is none.
+	// departing is why the cluster does not leave under an identity of a previous process yet, ""
+	// if there is none.
 	departing string
 	// drainText is the drain as the user wrote it.
 	drainText string
@@ -98,8 +102,8 @@ type propertySource interface {
 	write(ctx context.Context, w plan.PropertyWrite) error
 }
 
-// identityRetry is the longest interval at which the identity and the requests of users are read again, for the changes that no watch
-// reports.
+// identityRetry is the longest interval at which the identity and the requests of users are read
+// again, for the changes that no watch reports.
 const identityRetry = 5 * time.Second
 
 // New returns the membership and adds it to mgr.
@@ -134,7 +138,8 @@ func New(mgr manager.Manager, d discovery.DiscoveryInterface, options config.Opt
 	return m, nil
 }
 
-// SetPublishAll sets the function that publishes every export in the registry of a session. It is called before the manager starts.
+// SetPublishAll sets the function that publishes every export in the registry of a session. It is
+// called before the manager starts.
 func (m *Membership) SetPublishAll(publishAll PublishAllFunc) { m.publishAll = publishAll }
 
 // State returns the cluster's membership state; it is never nil.
@@ -156,7 +161,8 @@ func (m *Membership) LeavingIdentities(ctx context.Context) ([]mcs.Identity, err
 		if stored.shouldLeave(i) || stored.isLeaving(i) {
 			return false
 		}
-		isAwaiting := state.Session != nil && state.Next == state.Session.Identity // the previous identity stays a member until all exports are confirmed
+		// the previous identity stays a member until all exports are confirmed
+		isAwaiting := state.Session != nil && state.Next == state.Session.Identity
 		return state.Session == nil || i == state.Session.Identity || i == state.Next || isAwaiting
 	}), nil
 }
@@ -183,7 +189,8 @@ func (m *Membership) Start(ctx context.Context) error {
 	}
 }
 
-// interval returns the time to the next reconcile without a signal. A reconcile takes one request to the API server.
+// interval returns the time to the next reconcile without a signal. A reconcile takes one request
+// to the API server.
 func (m *Membership) interval() time.Duration {
 	if m.next == nil {
 		return identityRetry
@@ -233,7 +240,8 @@ func (m *Membership) reconcile(ctx context.Context) {
 	m.reportKeys(ctx)
 }
 
-// gather returns the stored identities, without those of other clusters, and the UID of this cluster.
+// gather returns the stored identities, without those of other clusters, and the UID of this
+// cluster.
 func (m *Membership) gather(ctx context.Context) (storedIdentities, string, error) {
 	uid, err := m.clusterUID(ctx)
 	if err != nil {
@@ -266,9 +274,11 @@ func (m *Membership) clusterUID(ctx context.Context) (string, error) {
 type decision struct {
 	// identity is the identity that the cluster should have, zero to leave.
 	identity mcs.Identity
-	// problem is the reason why identity is zero, or differs from that of the ClusterProperties and flags; "" otherwise.
+	// problem is the reason why identity is zero, or differs from that of the ClusterProperties and
+	// flags; "" otherwise.
 	problem string
-	// configured is the identity of the ClusterProperties and flags, zero if there is none; known is false if they could not be read.
+	// configured is the identity of the ClusterProperties and flags, zero if there is none; known
+	// is false if they could not be read.
 	configured mcs.Identity
 	known      bool
 }
@@ -302,7 +312,8 @@ func (m *Membership) decideRead(ctx context.Context, read properties, stored sto
 	return d
 }
 
-// Properties returns the ClusterProperties of this cluster, without those that identify it; known is false until they were read.
+// Properties returns the ClusterProperties of this cluster, without those that identify it; known
+// is false until they were read.
 func (m *Membership) Properties() (own mcs.Properties, known bool) {
 	if p := m.own.Load(); p != nil {
 		return *p, true
@@ -310,7 +321,8 @@ func (m *Membership) Properties() (own mcs.Properties, known bool) {
 	return nil, false
 }
 
-// Importer returns the ClusterProperties of this cluster with those that identify it; known is false until they were read.
+// Importer returns the ClusterProperties of this cluster with those that identify it; known is
+// false until they were read.
 func (m *Membership) Importer() (properties mcs.Properties, known bool) {
 	own, known := m.Properties()
 	s := m.State().Session
@@ -403,7 +415,8 @@ func (m *Membership) dropInvalid(properties mcs.Properties) {
 	}
 }
 
-// followDrain replaces the drain in properties by its canonical form. One that is not valid is reported, and none.
+// followDrain replaces the drain in properties by its canonical form. One that is not valid is
+// reported, and none.
 func (m *Membership) followDrain(properties mcs.Properties) {
 	text := properties[mcs.PropertyDrain]
 	drain, err := mcs.ParseDrain(text)
@@ -421,9 +434,9 @@ func (m *Membership) followDrain(properties mcs.Properties) {
 	}
 }
 
-// decideWithoutIdentity decides while the ClusterProperties and flags have no identity. This is not leaving: ClusterProperties are
-// missing for a moment when they or their CRD are applied again. After --leave-after the cluster leaves, unless there was no identity since
-// this process started.
+// decideWithoutIdentity decides while the ClusterProperties and flags have no identity. This is not
+// leaving: ClusterProperties are missing for a moment when they or their CRD are applied again.
+// After --leave-after the cluster leaves, unless there was no identity since this process started.
 func (m *Membership) decideWithoutIdentity(ctx context.Context, stored storedIdentities, uid string, problem error) decision {
 	if m.missingSince.IsZero() {
 		m.missingSince = time.Now()
@@ -452,7 +465,8 @@ func (m *Membership) decideWithoutIdentity(ctx context.Context, stored storedIde
 	return decision{problem: notMember(problem.Error()), known: true}
 }
 
-// keepIdentity completes d with the identity that the cluster has, or had when the previous process ended.
+// keepIdentity completes d with the identity that the cluster has, or had when the previous process
+// ended.
 func (m *Membership) keepIdentity(stored storedIdentities, uid string, d decision) decision {
 	var kept mcs.Identity
 	candidates := slices.DeleteFunc(slices.Clone(stored.Identities), func(i mcs.Identity) bool {
@@ -482,7 +496,8 @@ func notMember(problem string) string {
 	return "this cluster is not a member of a clusterset: " + problem
 }
 
-// leftOnRequest returns the problem of a cluster that left under identity because a user requested it.
+// leftOnRequest returns the problem of a cluster that left under identity because a user requested
+// it.
 func leftOnRequest(identity mcs.Identity) string {
 	return notMember(fmt.Sprintf("a user requested that it leaves clusterset %s as %s: to join again, run kubectl mcs join, or delete key %s of ConfigMap %s",
 		identity.ClusterSetID, identity.ClusterID, names.LeaveKey(identity.ClusterSetID, identity.ClusterID), IdentitiesName))
@@ -537,7 +552,8 @@ func (m *Membership) startSession(ctx context.Context, identity mcs.Identity) (*
 	if err != nil {
 		return nil, fmt.Errorf("starting the registry: %w", err)
 	}
-	// No reconcile publishes in this registry yet, so that none of these exports replaces a later one.
+	// No reconcile publishes in this registry yet, so that none of these exports replaces a later
+	// one.
 	if err := m.publishAll(ctx, identity, reg); err != nil {
 		return nil, fmt.Errorf("publishing all exports: %w", err)
 	}
@@ -614,8 +630,9 @@ func (m *Membership) departSessions(ctx context.Context) {
 	}
 }
 
-// departStored leaves under the identities that a previous process had: at once if leaving was requested or has begun, otherwise when
-// all exports are confirmed under the current identity. Without a session, no exports replace the previous ones, so it waits.
+// departStored leaves under the identities that a previous process had: at once if leaving was
+// requested or has begun, otherwise when all exports are confirmed under the current identity.
+// Without a session, no exports replace the previous ones, so it waits.
 func (m *Membership) departStored(ctx context.Context, stored storedIdentities) {
 	state := m.State()
 	m.departing = ""
@@ -636,7 +653,8 @@ func (m *Membership) departStored(ctx context.Context, stored storedIdentities) 
 	}
 }
 
-// removeLeaveRequests deletes the requests to leave under identities that the cluster has left and that are not configured any more.
+// removeLeaveRequests deletes the requests to leave under identities that the cluster has left and
+// that are not configured any more.
 func (m *Membership) removeLeaveRequests(ctx context.Context, stored storedIdentities, d decision) {
 	if !d.known {
 		return
@@ -697,7 +715,8 @@ func (m *Membership) handleEach(ctx context.Context, stored storedIdentities, su
 	}
 }
 
-// setState changes the cluster's state, and requeues all exports and imports if the session or the problem differs.
+// setState changes the cluster's state, and requeues all exports and imports if the session or the
+// problem differs.
 func (m *Membership) setState(ctx context.Context, state *State) {
 	before := m.State()
 	first := m.state.Load() == nil
@@ -720,7 +739,8 @@ func (m *Membership) setState(ctx context.Context, state *State) {
 	}
 }
 
-// reportIdentityProblem logs the begin and the end of a problem with the identity of a session, and records an event.
+// reportIdentityProblem logs the begin and the end of a problem with the identity of a session, and
+// records an event.
 func (m *Membership) reportIdentityProblem(before, now *State) {
 	began := now.IdentityProblem != "" && (before.IdentityProblem == "" || before.Next != now.Next)
 	switch {

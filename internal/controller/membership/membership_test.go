@@ -48,7 +48,8 @@ var (
 	noValues = properties{Installed: true}
 )
 
-// testCluster is a cluster with a Membership and one exported service, in virtual time. A process of its controller is started with start.
+// testCluster is a cluster with a Membership and one exported service, in virtual time. A process
+// of its controller is started with start.
 type testCluster struct {
 	t      *testing.T
 	hub    *memory.Hub
@@ -229,7 +230,8 @@ func (c *testCluster) wait(d time.Duration, want string) {
 	}
 }
 
-// await lets time pass until the exporters are the wanted ones. At all times before there must be one.
+// await lets time pass until the exporters are the wanted ones. At all times before there must be
+// one.
 func (c *testCluster) await(atMost time.Duration, want string) {
 	c.t.Helper()
 	for end := time.Now().Add(atMost); ; time.Sleep(10 * time.Millisecond) {
@@ -349,7 +351,8 @@ func TestMembership_ReportsWhyItCannotJoin(t *testing.T) {
 	}
 }
 
-// A registry has all exports before it runs, also that of the identity that a cluster changes to while a new process starts.
+// A registry has all exports before it runs, also that of the identity that a cluster changes to
+// while a new process starts.
 func TestMembership_PublishesAllBeforeRegistryRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCluster(t)
@@ -375,7 +378,8 @@ func TestMembership_PublishesAllBeforeRegistryRuns(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, id := range []string{"cls1", "cls9"} {
-			first := []string{"publish", "published all"} // a reconcile may publish before Run, which has a goroutine of its own
+			// a reconcile may publish before Run, which has a goroutine of its own
+			first := []string{"publish", "published all"}
 			got := calls[id]
 			if len(got) < 3 || !slices.Equal(got[:2], first) || !slices.Contains(got[2:], "run") || slices.Contains(got[2:], "published all") {
 				t.Errorf("%s: calls %q, want %q once, and run after them", id, got, first)
@@ -403,7 +407,8 @@ func (r recordingRegistry) Run(ctx context.Context, notify func(mcs.Key)) error 
 	return r.Registry.Run(ctx, notify)
 }
 
-// The begin of a session requeues each export and import, since other controllers decided on them without it.
+// The begin of a session requeues each export and import, since other controllers decided on them
+// without it.
 func TestMembership_RequeuesEverything(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCluster(t)
@@ -430,7 +435,8 @@ func TestMembership_RequeuesEverything(t *testing.T) {
 	})
 }
 
-// A registry may notify of a key before the session is the state of the cluster; controllers do nothing without a session.
+// A registry may notify of a key before the session is the state of the cluster; controllers do
+// nothing without a session.
 func TestMembership_RequeuesKeysNotifiedBeforeTheSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCluster(t)
@@ -458,7 +464,8 @@ func TestMembership_RequeuesKeysNotifiedBeforeTheSession(t *testing.T) {
 	})
 }
 
-// A change of addresses of this cluster requeues the services with one of them, after everything else, and none on a standby.
+// A change of addresses of this cluster requeues the services with one of them, after everything
+// else, and none on a standby.
 func TestMembership_RequeuesAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCluster(t)
@@ -577,7 +584,8 @@ func newLeavingCluster(t *testing.T) *testCluster {
 	return c
 }
 
-// A registry that is down when the cluster leaves keeps the exports. The next process removes them, although it has no identity.
+// A registry that is down when the cluster leaves keeps the exports. The next process removes them,
+// although it has no identity.
 func TestMembership_LeavesAfterRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newLeavingCluster(t)
@@ -655,7 +663,8 @@ func TestMembership_LeavesOnRequest(t *testing.T) {
 		c.stop()
 		c.start()
 		c.wait(time.Minute, "")
-		// The request ends with the ClusterProperties. When they are there again, the cluster joins.
+		// The request ends with the ClusterProperties. When they are there again, the cluster
+		// joins.
 		c.set(noValues, nil)
 		c.settle()
 		c.checkStored(map[string]string{})
@@ -762,7 +771,8 @@ func (deniedRegistry) Report() registry.Report {
 	return registry.Report{Writing: errors.New("access denied")}
 }
 
-// Without the permission to join under the new identity the cluster keeps the previous one, and publishes under it.
+// Without the permission to join under the new identity the cluster keeps the previous one, and
+// publishes under it.
 func TestMembership_KeepsIdentityThatCannotChange(t *testing.T) {
 	for name, refuse := range map[string]func(*testCluster){
 		"no registry": func(c *testCluster) {
@@ -792,7 +802,8 @@ func TestMembership_KeepsIdentityThatCannotChange(t *testing.T) {
 	}
 }
 
-// An identity that is changed back before the exports are confirmed under the new one leaves nothing behind.
+// An identity that is changed back before the exports are confirmed under the new one leaves
+// nothing behind.
 func TestMembership_ChangesIdentityBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCluster(t)
@@ -827,7 +838,8 @@ func TestMembership_ChangesIdentityWhileNoProcessRuns(t *testing.T) {
 	})
 }
 
-// An export that the other clusters import under the previous identity keeps that one until it is confirmed under the new one, however long that takes.
+// An export that the other clusters import under the previous identity keeps that one until it is
+// confirmed under the new one, however long that takes.
 func TestMembership_AwaitsExportsOfThePreviousIdentity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCluster(t)
@@ -900,7 +912,8 @@ func TestMayExport(t *testing.T) {
 	}
 }
 
-// An export that neither identity has confirmed, such as one that is too large, delays the end of the previous one by --leave-after at most.
+// An export that neither identity has confirmed, such as one that is too large, delays the end of
+// the previous one by --leave-after at most.
 func TestMembership_LimitsTheChangeOfIdentity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCluster(t)

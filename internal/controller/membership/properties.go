@@ -24,8 +24,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/served"
 )
 
-// propertySyncTimeout is the time that the first read of the ClusterProperties may take: a list of a handful of objects, so
-// longer means that the API server is unreachable or refuses.
+// propertySyncTimeout is the time that the first read of the ClusterProperties may take: a list of
+// a handful of objects, so longer means that the API server is unreachable or refuses.
 const propertySyncTimeout = 10 * time.Second
 
 // propertyObjects reads the ClusterProperties from a watch that it opens when their CRD is there,

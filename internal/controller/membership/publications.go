@@ -8,8 +8,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// publications is the registry of a session. While the cluster changes its identity, it publishes the exports under the next one too. The exports of the other
-// clusters change at their pace.
+// publications is the registry of a session. While the cluster changes its identity, it publishes
+// the exports under the next one too. The exports of the other clusters change at their pace.
 type publications struct {
 	registry.Registry
 	pace *sourcePace
@@ -22,7 +22,8 @@ var (
 	_ registry.KeyKeeper = (*publications)(nil)
 )
 
-// Publish implements registry.Registry. An error of the next registry is not returned: both registries refuse the same exports.
+// Publish implements registry.Registry. An error of the next registry is not returned: both
+// registries refuse the same exports.
 func (p *publications) Publish(ctx context.Context, exp mcs.Export) error {
 	if next := p.next.Load(); next != nil {
 		under := exp
@@ -50,7 +51,8 @@ func (p *publications) Lookup(ctx context.Context, key mcs.Key, imported ...stri
 	return view, nil
 }
 
-// postpones reports whether a notification of key needs no reconcile now: a change that is held is its cause.
+// postpones reports whether a notification of key needs no reconcile now: a change that is held is
+// its cause.
 func (p *publications) postpones(ctx context.Context, key mcs.Key) bool {
 	view, err := p.Registry.Lookup(ctx, key)
 	if err != nil {

@@ -16,8 +16,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// changeIdentity moves the cluster from the session s to identity, and returns the pending step, "" when it is done. Meanwhile the exports are
-// published under both identities. Without the permission to join as identity, the cluster keeps the previous one.
+// changeIdentity moves the cluster from the session s to identity, and returns the pending step, ""
+// when it is done. Meanwhile the exports are published under both identities. Without the
+// permission to join as identity, the cluster keeps the previous one.
 func (m *Membership) changeIdentity(ctx context.Context, stored storedIdentities, s *Session, identity mcs.Identity) string {
 	if m.next != nil && m.next.Identity == identity && m.next.hasEnded() {
 		m.next = nil
@@ -57,7 +58,8 @@ func (m *Membership) promoteNext(ctx context.Context, previous *Session) {
 	next := m.next
 	m.next = nil
 	m.setState(ctx, &State{Session: next})
-	// The exports of a previous process under this identity are withdrawn now, if they are not exported any more.
+	// The exports of a previous process under this identity are withdrawn now, if they are not
+	// exported any more.
 	for _, key := range registry.ReportOf(next.Registry).Keys {
 		m.requeue(key)
 	}
@@ -83,10 +85,12 @@ func (m *Membership) dropNext(ctx context.Context) {
 	m.next = nil
 }
 
-// lateChange is the time after which a change of the identity that goes on is reported again. Most take 15 to 30 s.
+// lateChange is the time after which a change of the identity that goes on is reported again. Most
+// take 15 to 30 s.
 const lateChange = 5 * time.Minute
 
-// reportLate logs what the change to the identity of s waits for, and records an event, once if it takes long.
+// reportLate logs what the change to the identity of s waits for, and records an event, once if it
+// takes long.
 func (m *Membership) reportLate(s *Session, pending string) {
 	if s.isLate || time.Since(s.Started) < lateChange {
 		return
@@ -98,9 +102,11 @@ func (m *Membership) reportLate(s *Session, pending string) {
 	}
 }
 
-// describeUnconfirmed returns why the previous identity cannot end yet, "" if it can: the cluster is a member under the identity of s and the registry has
-// shown all exports for long enough that the other clusters have read them. An export that other clusters may import under the previous identity is awaited
-// without limit, because its import would end. One that the registry has under neither delays this by --leave-after at most.
+// describeUnconfirmed returns why the previous identity cannot end yet, "" if it can: the cluster
+// is a member under the identity of s and the registry has shown all exports for long enough that
+// the other clusters have read them. An export that other clusters may import under the previous
+// identity is awaited without limit, because its import would end. One that the registry has under
+// neither delays this by --leave-after at most.
 func (m *Membership) describeUnconfirmed(ctx context.Context, previous mcs.Identity, s *Session) string {
 	if s.memberSince.IsZero() {
 		text := "the cluster is not a member under it yet"
@@ -151,8 +157,8 @@ func (u unconfirmedExport) String() string {
 	return fmt.Sprintf("%s (%v)", u.key, u.reason)
 }
 
-// listUnconfirmed returns the exports of this cluster that the registry of s does not show: those that other clusters may import under the previous identity,
-// and the others.
+// listUnconfirmed returns the exports of this cluster that the registry of s does not show: those
+// that other clusters may import under the previous identity, and the others.
 func (m *Membership) listUnconfirmed(ctx context.Context, previous mcs.Identity, s *Session) (imported, others []unconfirmedExport, err error) {
 	var exports mcsv1beta1.ServiceExportList
 	if err := m.reader.List(ctx, &exports, client.UnsafeDisableDeepCopy); err != nil {
@@ -181,12 +187,14 @@ func (m *Membership) listUnconfirmed(ctx context.Context, previous mcs.Identity,
 	return imported, others, nil
 }
 
-// mayExport reports whether a view of the other clusters' exports has one of a cluster, or does not show that it has none. The other clusters read the same.
+// mayExport reports whether a view of the other clusters' exports has one of a cluster, or does not
+// show that it has none. The other clusters read the same.
 func mayExport(view registry.View, clusterID string) bool {
 	return view.Incomplete || view.Clusters[clusterID].State != registry.None
 }
 
-// isExported reports whether the service of exp is exported: the ServiceExport is valid and its namespace may export.
+// isExported reports whether the service of exp is exported: the ServiceExport is valid and its
+// namespace may export.
 func (m *Membership) isExported(ctx context.Context, exp *mcsv1beta1.ServiceExport) (bool, error) {
 	var svc corev1.Service
 	found, err := kube.Find(ctx, m.reader, client.ObjectKeyFromObject(exp), &svc, client.UnsafeDisableDeepCopy)

@@ -49,7 +49,8 @@ func (q *requeues) RequeueAll(ctx context.Context) error {
 	return q.requeueAll(ctx)
 }
 
-// RequeueSession is RequeueAll, if there is a session. Without one, as on a standby, it does nothing: a new session requeues everything.
+// RequeueSession is RequeueAll, if there is a session. Without one, as on a standby, it does
+// nothing: a new session requeues everything.
 func (q *requeues) RequeueSession(ctx context.Context) error {
 	if q.state().Session == nil {
 		return nil
@@ -57,8 +58,8 @@ func (q *requeues) RequeueSession(ctx context.Context) error {
 	return q.RequeueAll(ctx)
 }
 
-// RequeueAddresses requeues, at low priority, the services that another cluster exports with one of addresses. Without a session it does
-// nothing: a new session requeues everything.
+// RequeueAddresses requeues, at low priority, the services that another cluster exports with one of
+// addresses. Without a session it does nothing: a new session requeues everything.
 func (q *requeues) RequeueAddresses(ctx context.Context, addresses map[netip.Addr]struct{}) error {
 	s := q.state().Session
 	if s == nil {
@@ -91,7 +92,8 @@ func hasAddress(e mcs.Export, addresses map[netip.Addr]struct{}) bool {
 	})
 }
 
-// requeueAll requeues everything that this cluster exports or imports. The registry notifies of the keys that it holds.
+// requeueAll requeues everything that this cluster exports or imports. The registry notifies of the
+// keys that it holds.
 func (q *requeues) requeueAll(ctx context.Context) error {
 	var exports mcsv1beta1.ServiceExportList
 	if err := q.reader.List(ctx, &exports, client.UnsafeDisableDeepCopy); err != nil {

@@ -20,9 +20,11 @@ const (
 	sourceBurst   = 5000
 )
 
-// sourcePace limits how fast the exports of a source cluster change in the views that the controllers see. A change beyond the pace is held: until it is due,
-// a view has the export as it was last shown, or has the cluster as Unknown if none was. The end of an export is never held: its next beginning is. The limit is
-// in the views and not in the work queues, because a reconcile has many causes, its own writes among them, and each reads the latest view.
+// sourcePace limits how fast the exports of a source cluster change in the views that the
+// controllers see. A change beyond the pace is held: until it is due, a view has the export as it
+// was last shown, or has the cluster as Unknown if none was. The end of an export is never held:
+// its next beginning is. The limit is in the views and not in the work queues, because a reconcile
+// has many causes, its own writes among them, and each reads the latest view.
 //
 // It is safe for concurrent use.
 type sourcePace struct {
@@ -55,8 +57,9 @@ func (v exportVersion) equal(o exportVersion) bool {
 	return v.export.Equal(o.export) && maps.Equal(v.properties, o.properties)
 }
 
-// writes returns how many EndpointSlices change if v is shown after before, at least 1: those of the
-// larger export, but no more than endpoints begin or end. Without before, which is nil, it is 1.
+// writes returns how many EndpointSlices change if v is shown after before, at least 1: those of
+// the larger export, but no more than endpoints begin or end. Without before, which is nil, it
+// is 1.
 func (v exportVersion) writes(before *exportVersion) int {
 	if before == nil {
 		return 1
@@ -106,8 +109,9 @@ func newSourcePace(requeueAfter func(mcs.Key, time.Duration)) *sourcePace {
 	}
 }
 
-// limit returns view without the changes that are held, and requeues key for the time at which the next of them is due. postponed reports whether a change
-// has been held since the last call and nothing else is new in the exports: no reconcile is needed before the change is due.
+// limit returns view without the changes that are held, and requeues key for the time at which the
+// next of them is due. postponed reports whether a change has been held since the last call and
+// nothing else is new in the exports: no reconcile is needed before the change is due.
 func (p *sourcePace) limit(key mcs.Key, view registry.View) (limited registry.View, postponed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -160,7 +164,8 @@ const (
 // update sets the latest version of an export.
 func (p *sourcePace) update(now time.Time, e *pacedExport, latest exportVersion) pacedUpdate {
 	if e.shown != nil && e.shown.equal(latest) {
-		e.shown, e.held = &latest, nil // what differs, such as the time of the change, causes no write
+		// what differs, such as the time of the change, causes no write
+		e.shown, e.held = &latest, nil
 		return updateNone
 	}
 	isSame := e.held != nil && e.held.equal(latest)

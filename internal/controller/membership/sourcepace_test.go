@@ -39,7 +39,8 @@ func (v *pacedViews) version(cluster string, i, version int) mcs.Export {
 	return mcs.Export{Key: pacedKey(i), Cluster: cluster, MinimumReady: int32(version)}
 }
 
-// shown returns the versions that a view of the exports has, by cluster, and -1 for those that are unknown.
+// shown returns the versions that a view of the exports has, by cluster, and -1 for those that are
+// unknown.
 func (v *pacedViews) shown(i int, exports ...mcs.Export) (versions map[string]int, postponed bool) {
 	view, postponed := v.limit(pacedKey(i), registrytest.ViewOf(exports...))
 	versions = map[string]int{}
@@ -52,7 +53,8 @@ func (v *pacedViews) shown(i int, exports ...mcs.Export) (versions map[string]in
 	return versions, postponed
 }
 
-// useBurst shows the first version of as many exports of the intruder as its burst has, and the change that is due at once then. It returns the number of exports.
+// useBurst shows the first version of as many exports of the intruder as its burst has, and the
+// change that is due at once then. It returns the number of exports.
 func (v *pacedViews) useBurst(t *testing.T) int {
 	t.Helper()
 	for i := range sourceBurst {
@@ -64,8 +66,8 @@ func (v *pacedViews) useBurst(t *testing.T) int {
 	return sourceBurst
 }
 
-// TestSourcePaceHolds: beyond its pace, the changes of a cluster are shown one after the other, however often a service is looked up and however often it
-// changes meanwhile.
+// TestSourcePaceHolds: beyond its pace, the changes of a cluster are shown one after the other,
+// however often a service is looked up and however often it changes meanwhile.
 func TestSourcePaceHolds(t *testing.T) {
 	v := newPacedViews()
 	v.useBurst(t)
@@ -212,7 +214,8 @@ func TestSourcePaceShows(t *testing.T) {
 	}
 }
 
-// TestSourcePaceKeepsUnknown: an export that cannot be read for a moment has not ended, so that it costs nothing when it is read again.
+// TestSourcePaceKeepsUnknown: an export that cannot be read for a moment has not ended, so that it
+// costs nothing when it is read again.
 func TestSourcePaceKeepsUnknown(t *testing.T) {
 	v := newPacedViews()
 	v.useBurst(t)
@@ -224,7 +227,8 @@ func TestSourcePaceKeepsUnknown(t *testing.T) {
 	}
 }
 
-// TestSourcePaceHoldsProperties: the properties of a cluster change with its export, and other facts of a view are never held.
+// TestSourcePaceHoldsProperties: the properties of a cluster change with its export, and other
+// facts of a view are never held.
 func TestSourcePaceHoldsProperties(t *testing.T) {
 	v := newPacedViews()
 	v.useBurst(t)

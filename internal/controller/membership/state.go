@@ -8,15 +8,17 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// State is either a session, if the cluster is a member, or the problem that prevents it, for users. With neither it is
-// pending, and everything is requeued when it is known.
+// State is either a session, if the cluster is a member, or the problem that prevents it, for
+// users. With neither it is pending, and everything is requeued when it is known.
 type State struct {
 	Session *Session
 	Problem string
-	// IdentityProblem is the reason why the session does not have the identity of the ClusterProperties or flags, for users: they are missing or not valid,
-	// or the cluster changes its identity and its exports are not confirmed under the next one yet.
+	// IdentityProblem is the reason why the session does not have the identity of the
+	// ClusterProperties or flags, for users: they are missing or not valid, or the cluster changes
+	// its identity and its exports are not confirmed under the next one yet.
 	IdentityProblem string
-	// Next is the identity that the cluster will have then, zero otherwise. After a restart, Session has it already.
+	// Next is the identity that the cluster will have then, zero otherwise. After a restart,
+	// Session has it already.
 	Next mcs.Identity
 }
 
@@ -39,10 +41,12 @@ type Session struct {
 
 	// publications is Registry.
 	publications *publications
-	// memberSince is the time at which the registry was first seen to have this cluster as a member, and confirmedSince when all exports were
-	// confirmed; zero before. Only reconcile uses them.
+	// memberSince is the time at which the registry was first seen to have this cluster as a
+	// member, and confirmedSince when all exports were confirmed; zero before. Only reconcile uses
+	// them.
 	memberSince, confirmedSince time.Time
-	// isLate is set when the change to this identity has been reported as late. Only reconcile uses it.
+	// isLate is set when the change to this identity has been reported as late. Only reconcile uses
+	// it.
 	isLate bool
 
 	end context.CancelCauseFunc

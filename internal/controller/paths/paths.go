@@ -1,5 +1,6 @@
-// Package paths probes the pods of the other clusters to find clusters that the pods of this one cannot reach. Package pathhealth decides from the
-// results, and the import reconciler applies the decision.
+// Package paths probes the pods of the other clusters to find clusters that the pods of this one
+// cannot reach. Package pathhealth decides from the results, and the import reconciler applies the
+// decision.
 package paths
 
 import (
@@ -25,7 +26,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// The limits of the probes. A hundred clusters need 25 connections a second while all of them answer.
+// The limits of the probes. A hundred clusters need 25 connections a second while all of them
+// answer.
 const (
 	// maxConnections is the number of concurrent attempts, connectionsPerSecond their rate.
 	maxConnections                        = 64
@@ -80,8 +82,9 @@ type Times struct {
 	Tick, Round time.Duration
 	// Connect is the time limit of a connection.
 	Connect time.Duration
-	// Endpoints is the interval of probes to endpoints while the controller of their cluster answers. It is long, because servers may log or count
-	// connections without a request. EndpointsAlone is the interval while the controller does not answer.
+	// Endpoints is the interval of probes to endpoints while the controller of their cluster
+	// answers. It is long, because servers may log or count connections without a request.
+	// EndpointsAlone is the interval while the controller does not answer.
 	Endpoints, EndpointsAlone time.Duration
 	// Unknown is the interval of probes to a cluster in state Unknown.
 	Unknown time.Duration
@@ -137,7 +140,8 @@ func (p *Paths) Mode() mcs.PathHealth {
 	return p.cfg.Mode
 }
 
-// SetExports records the exports that a service is imported from, none if it is not imported. The import policy has been applied.
+// SetExports records the exports that a service is imported from, none if it is not imported. The
+// import policy has been applied.
 func (p *Paths) SetExports(key mcs.Key, exports []mcs.Export) {
 	if p == nil {
 		return
@@ -165,7 +169,8 @@ func (p *Paths) SetExports(key mcs.Key, exports []mcs.Export) {
 	}
 }
 
-// NeedLeaderElection implements manager.LeaderElectionRunnable: only the leader probes, because only it imports.
+// NeedLeaderElection implements manager.LeaderElectionRunnable: only the leader probes, because
+// only it imports.
 func (p *Paths) NeedLeaderElection() bool { return true }
 
 // Start implements manager.Runnable.
@@ -325,8 +330,9 @@ func (p *Paths) decide(ctx context.Context, now time.Time) {
 	}
 }
 
-// isAffected reports whether an import may change with the verdict about the changed clusters: one of them is or was unreachable and exports the
-// service, or a previous process found it unreachable.
+// isAffected reports whether an import may change with the verdict about the changed clusters: one
+// of them is or was unreachable and exports the service, or a previous process found it
+// unreachable.
 func isAffected(imp *mcsv1beta1.ServiceImport, changed []string, before, after pathhealth.Verdict) bool {
 	restored := plan.UnreachableClusters(imp)
 	return slices.ContainsFunc(changed, func(id string) bool {

@@ -89,7 +89,8 @@ func newTestPaths(controller string) *Paths {
 	return p
 }
 
-// simulate runs rounds without a network, every 5 s, and returns the probed addresses of each. answers reports whether an address answers.
+// simulate runs rounds without a network, every 5 s, and returns the probed addresses of each.
+// answers reports whether an address answers.
 func (p *Paths) simulate(t *testing.T, start time.Time, rounds int, answers func(address string) bool) (probed [][]string) {
 	t.Helper()
 	for i := range rounds {
@@ -137,7 +138,8 @@ func TestPaths_ProbesEndpointsRarelyWhileTheControllerAnswers(t *testing.T) {
 			t.Errorf("round %d probed %v, want the controller among %d", i, addresses, want)
 		}
 	}
-	// No target answers any more: the second round from now probes the endpoints as well, and so do all later ones.
+	// No target answers any more: the second round from now probes the endpoints as well, and so do
+	// all later ones.
 	cut := began.Add(13 * defaultTimes.Round)
 	probed = p.simulate(t, cut, 4, func(string) bool { return false })
 	if len(probed[0]) != 1 {
@@ -185,9 +187,11 @@ func TestPaths_DetectsWithin30s(t *testing.T) {
 	}
 }
 
-// A service is scaled to 0 and back, and the path fails in between. The cluster has no other endpoints and no address of its controller.
+// A service is scaled to 0 and back, and the path fails in between. The cluster has no other
+// endpoints and no address of its controller.
 func TestPaths_DetectsWithin30sOfEndpointsThatReturn(t *testing.T) {
-	for _, without := range []int{1, 3, 12, 13, 24, 25, 100} { // rounds; after 12 of them the state is Unknown, and probes are rare
+	// rounds; after 12 of them the state is Unknown, and probes are rare
+	for _, without := range []int{1, 3, 12, 13, 24, 25, 100} {
 		p := newTestPaths("")
 		set := func(ready bool) {
 			for i := range 3 {
@@ -210,13 +214,15 @@ func TestPaths_DetectsWithin30sOfEndpointsThatReturn(t *testing.T) {
 	}
 }
 
-// The records of a member determine which addresses are probed, within limits: no address that the import policy refuses, at most the controller and
-// three endpoints in a round, and one round a minute if none answers.
+// The records of a member determine which addresses are probed, within limits: no address that the
+// import policy refuses, at most the controller and three endpoints in a round, and one round a
+// minute if none answers.
 func TestPaths_BoundsWhatAMemberHasProbed(t *testing.T) {
 	p := newTestPaths("10.9.0.1") // refused
 	for i := range 1000 {
 		name := fmt.Sprint("scan-", i)
-		address := fmt.Sprintf("10.%d.%d.%d", 2+7*(i%2), i/200, i%200+1) // every other one is refused
+		// every other one is refused
+		address := fmt.Sprintf("10.%d.%d.%d", 2+7*(i%2), i/200, i%200+1)
 		p.SetExports(mcs.Key{Namespace: "demo", Name: name}, []mcs.Export{webExport("cls2", name, corev1.ProtocolTCP, address)})
 	}
 	probed := p.simulate(t, began, 12*10, func(string) bool { return false })

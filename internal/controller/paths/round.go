@@ -73,7 +73,8 @@ type dueProbes struct {
 type schedule struct {
 	// chosen are the endpoints that are probed. They stay while they answer.
 	chosen []chosen
-	// controllerFails reports whether the last probe of the controller failed. allFail reports whether the last probes of the endpoints failed as well.
+	// controllerFails reports whether the last probe of the controller failed. allFail reports
+	// whether the last probes of the endpoints failed as well.
 	controllerFails, allFail bool
 	lastRound, lastEndpoints time.Time
 }
@@ -86,7 +87,8 @@ type chosen struct {
 	probed bool
 }
 
-// next returns the probes that are due at now. A cluster in state Unknown is rarely probed, each time at other endpoints.
+// next returns the probes that are due at now. A cluster in state Unknown is rarely probed, each
+// time at other endpoints.
 func (s *schedule) next(now time.Time, t targets, state pathhealth.State, times Times) dueProbes {
 	isPaused := state == pathhealth.Unknown && now.Sub(s.lastRound) < times.Unknown
 	if state == pathhealth.Unknown && !isPaused {
@@ -145,7 +147,8 @@ func (s *schedule) choose(t targets) {
 	}
 }
 
-// observe records a round. Endpoints that do not answer while another target of the cluster does are replaced.
+// observe records a round. Endpoints that do not answer while another target of the cluster does
+// are replaced.
 func (s *schedule) observe(r round, cluster string) {
 	result := r.results[cluster]
 	controller, endpoints := result.Outcomes[pathhealth.Controller], result.Outcomes[pathhealth.Endpoints]
@@ -179,8 +182,9 @@ func dial(ctx context.Context, address netip.AddrPort) error {
 	return err
 }
 
-// classify returns the outcome of a connection that ended with err. A refused connection shows that the destination answered. An error of this host,
-// such as a missing permission, is no evidence about the path.
+// classify returns the outcome of a connection that ended with err. A refused connection shows that
+// the destination answered. An error of this host, such as a missing permission, is no evidence
+// about the path.
 func classify(err error) outcome {
 	var timeout net.Error
 	switch {

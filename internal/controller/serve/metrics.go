@@ -21,8 +21,8 @@ import (
 
 const metricPrefix = "cloud_map_mcs_"
 
-// RegisterMetrics registers the gauges of the objects in the cluster at registerer, if that is not nil. They read from reader at
-// each scrape.
+// RegisterMetrics registers the gauges of the objects in the cluster at registerer, if that is not
+// nil. They read from reader at each scrape.
 func RegisterMetrics(registerer prometheus.Registerer, reader client.Reader, m Membership) error {
 	if registerer == nil {
 		return nil

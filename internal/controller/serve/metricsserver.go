@@ -20,16 +20,19 @@ import (
 )
 
 const (
-	// maxScrapes is the number of concurrent requests of authorized clients to the metrics endpoint. Two replicas of Prometheus need two.
+	// maxScrapes is the number of concurrent requests of authorized clients to the metrics
+	// endpoint. Two replicas of Prometheus need two.
 	maxScrapes = 16
-	// Each token that is not cached costs the API server a TokenReview. A pod that sends random tokens must not spend the requests
-	// that the controller needs (--kube-api-qps). A request waits for at most maxMetricsConnections reviews of each other address.
+	// Each token that is not cached costs the API server a TokenReview. A pod that sends random
+	// tokens must not spend the requests that the controller needs (--kube-api-qps). A request
+	// waits for at most maxMetricsConnections reviews of each other address.
 	reviewsPerSecond = 5
 	reviewBurst      = 10
 )
 
-// AddMetrics makes mgr serve the metrics: over HTTPS, to clients that may get /metrics by the cluster's RBAC, unless the settings
-// disable it. The server of controller-runtime would buffer a mebibyte of headers for each connection.
+// AddMetrics makes mgr serve the metrics: over HTTPS, to clients that may get /metrics by the
+// cluster's RBAC, unless the settings disable it. The server of controller-runtime would buffer a
+// mebibyte of headers for each connection.
 func AddMetrics(mgr manager.Manager, serving config.Serving, log logr.Logger) error {
 	if serving.Metrics == "0" {
 		return nil
@@ -57,8 +60,9 @@ func AddMetrics(mgr manager.Manager, serving config.Serving, log logr.Logger) er
 	return mgr.Add(newServer("metrics", mux, listener))
 }
 
-// newTLSConfig returns the configuration of the metrics server, with the certificate in dir, which mgr reads again when it changes, or a
-// self-signed one. HTTP/2 is left out: it has attacks with many streams in one connection, such as CVE-2023-44487.
+// newTLSConfig returns the configuration of the metrics server, with the certificate in dir, which
+// mgr reads again when it changes, or a self-signed one. HTTP/2 is left out: it has attacks with
+// many streams in one connection, such as CVE-2023-44487.
 func newTLSConfig(mgr manager.Manager, dir string) (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
 	if dir == "" {
@@ -81,7 +85,8 @@ func newTLSConfig(mgr manager.Manager, dir string) (*tls.Config, error) {
 	return c, mgr.Add(watcher)
 }
 
-// authorizeScrapes returns a handler that authenticates clients and authorizes them to get /metrics, both by requests to the API server.
+// authorizeScrapes returns a handler that authenticates clients and authorizes them to get
+// /metrics, both by requests to the API server.
 func authorizeScrapes(cfg *rest.Config, httpClient *http.Client, log logr.Logger, handler http.Handler) (http.Handler, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.QPS, cfg.Burst, cfg.RateLimiter = reviewsPerSecond, reviewBurst, nil

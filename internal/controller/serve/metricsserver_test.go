@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestLimitConcurrency_RefusesExcess: requests beyond the limit are refused, and admitted again when others have ended.
+// TestLimitConcurrency_RefusesExcess: requests beyond the limit are refused, and admitted again
+// when others have ended.
 func TestLimitConcurrency_RefusesExcess(t *testing.T) {
 	started, end := make(chan struct{}), make(chan struct{})
 	handler := limitConcurrency(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
@@ -43,7 +44,8 @@ func TestLimitConcurrency_RefusesExcess(t *testing.T) {
 	}
 }
 
-// TestLimitedListener_LimitsAddresses: an address that has all its connections is refused another one, and other addresses are not.
+// TestLimitedListener_LimitsAddresses: an address that has all its connections is refused another
+// one, and other addresses are not.
 func TestLimitedListener_LimitsAddresses(t *testing.T) {
 	listener, err := listen("127.0.0.1:0", 2)
 	if err != nil {
@@ -85,7 +87,8 @@ func TestLimitedListener_LimitsAddresses(t *testing.T) {
 	}
 }
 
-// TestHTTPServer_RefusesLargeHeaders: the server does not buffer large headers of a client that is not authenticated.
+// TestHTTPServer_RefusesLargeHeaders: the server does not buffer large headers of a client that is
+// not authenticated.
 func TestHTTPServer_RefusesLargeHeaders(t *testing.T) {
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	server.Config = newHTTPServer(server.Config.Handler)

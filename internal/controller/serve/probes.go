@@ -20,8 +20,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 )
 
-// AddProbes makes mgr answer the probes: healthy while it runs, and ready once its caches are filled, whether or not it leads.
-// The registry does not matter: a restart resolves no problem with it.
+// AddProbes makes mgr answer the probes: healthy while it runs, and ready once its caches are
+// filled, whether or not it leads. The registry does not matter: a restart resolves no problem with
+// it.
 func AddProbes(mgr manager.Manager, serving config.Serving) error {
 	synced := &cacheSynced{cache: mgr.GetCache()}
 	if err := mgr.Add(synced); err != nil {
@@ -73,8 +74,8 @@ func (s *cacheSynced) check(*http.Request) error {
 	return nil
 }
 
-// NotReady answers the probes at address as healthy and not ready, before there is a manager. It returns nil if the probes are
-// off.
+// NotReady answers the probes at address as healthy and not ready, before there is a manager. It
+// returns nil if the probes are off.
 func NotReady(address, reason string, log logr.Logger) *http.Server {
 	if address == "" || address == "0" {
 		return nil

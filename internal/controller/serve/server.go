@@ -10,16 +10,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
-// Limits of the servers that pods can reach. A connection takes at most maxHeaderBytes and a few buffers, so that a pod cannot use up the
-// memory of the controller.
+// Limits of the servers that pods can reach. A connection takes at most maxHeaderBytes and a few
+// buffers, so that a pod cannot use up the memory of the controller.
 const (
 	maxHeaderBytes = 16 << 10
 	// readHeaderTimeout includes the TLS handshake.
 	readHeaderTimeout = 5 * time.Second
 	requestTimeout    = 30 * time.Second
 	idleTimeout       = 90 * time.Second
-	// maxMetricsConnections and maxProbeConnections are the numbers of connections from one address. Prometheus needs one; probes of all
-	// containers of a node come from one address.
+	// maxMetricsConnections and maxProbeConnections are the numbers of connections from one
+	// address. Prometheus needs one; probes of all containers of a node come from one address.
 	maxMetricsConnections = 4
 	maxProbeConnections   = 32
 	// serverShutdownTimeout bounds the wait for open requests when the process ends.
@@ -48,7 +48,8 @@ func listen(address string, limit int) (net.Listener, error) {
 	return &limitedListener{Listener: l, limit: limit, open: map[netip.Addr]int{}}, nil
 }
 
-// limitedListener accepts at most limit open connections from an address and closes further ones, so that one client cannot keep out the others.
+// limitedListener accepts at most limit open connections from an address and closes further ones,
+// so that one client cannot keep out the others.
 type limitedListener struct {
 	net.Listener
 	limit int

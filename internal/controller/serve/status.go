@@ -175,10 +175,12 @@ func (s *statusSource) session() (*membership.Session, string) {
 	return nil, state.Problem
 }
 
-// pendingImport is the time for which a new import may be Pending before it is a problem: its Service gets an IP within a second.
+// pendingImport is the time for which a new import may be Pending before it is a problem: its
+// Service gets an IP within a second.
 const pendingImport = 30 * time.Second
 
-// importPolicy returns the state of the import policy, nil without a file, and the refusals, sorted.
+// importPolicy returns the state of the import policy, nil without a file, and the refusals,
+// sorted.
 func (s *statusSource) importPolicy() (p *status.ImportPolicy, refused []status.Refused) {
 	state := s.guard.State()
 	if state.File != "" {
@@ -195,7 +197,8 @@ func (s *statusSource) importPolicy() (p *status.ImportPolicy, refused []status.
 	return p, refused
 }
 
-// reasonNotWritten is the reason of an import problem that no condition shows: an object of the import cannot be written.
+// reasonNotWritten is the reason of an import problem that no condition shows: an object of the
+// import cannot be written.
 const reasonNotWritten = "NotWritten"
 
 // importProblems returns the imports that are not Ready or cannot be written, sorted.
@@ -232,7 +235,8 @@ func isStarting(readiness metav1.Condition, now time.Time) bool {
 	return readiness.Reason == string(mcsv1beta1.ServiceImportReasonPending) && now.Sub(readiness.LastTransitionTime.Time) < pendingImport
 }
 
-// heldImports returns the number of ended imports whose IPs are held, and those that are held longest.
+// heldImports returns the number of ended imports whose IPs are held, and those that are held
+// longest.
 func (s *statusSource) heldImports(ctx context.Context) (n int, held []status.HeldImport) {
 	var services corev1.ServiceList
 	if !s.leads() || s.reader.List(ctx, &services, client.UnsafeDisableDeepCopy, client.MatchingLabels{plan.LabelAppManagedBy: plan.ManagedBy}) != nil {
@@ -249,7 +253,8 @@ func (s *statusSource) heldImports(ctx context.Context) (n int, held []status.He
 	return len(held), held[:min(len(held), status.MaxHeld)]
 }
 
-// budgets returns the use of all budgets, and the imports that wait because their namespace has too many.
+// budgets returns the use of all budgets, and the imports that wait because their namespace has too
+// many.
 func (s *statusSource) budgets() (budgets []status.Budget, waiting []mcs.Key) {
 	if u, ok := s.requests.Budgets(); ok {
 		for _, kind := range budget.Kinds() {
@@ -269,7 +274,8 @@ func compareKeys(a, b mcs.Key) int {
 	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 }
 
-// leaving returns the identities under which the cluster leaves. It returns none if they cannot be read, as without the permission to.
+// leaving returns the identities under which the cluster leaves. It returns none if they cannot be
+// read, as without the permission to.
 func (s *statusSource) leaving(ctx context.Context) []mcs.Identity {
 	leaving, err := s.membership.LeavingIdentities(ctx)
 	if err != nil {
@@ -480,7 +486,8 @@ func (s *statusSource) Probe(ctx context.Context, key mcs.Key) (status.Probe, er
 // maxTargets limits the connections of one probe, which are made in parallel.
 const maxTargets = 32
 
-// probeTargets returns the first TCP port at each clusterset IP, and at one ready endpoint of each source cluster.
+// probeTargets returns the first TCP port at each clusterset IP, and at one ready endpoint of each
+// source cluster.
 func probeTargets(imp *mcsv1beta1.ServiceImport, imported []discoveryv1.EndpointSlice) []status.Target {
 	var targets []status.Target
 	for _, ip := range imp.Spec.IPs {

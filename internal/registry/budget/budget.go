@@ -1,8 +1,11 @@
-// Package budget limits the cost of the exports of the other clusters in this one: of one member, and of all together. It decides which exports are
-// admitted. docs/operations.md has the budgets with their arithmetic.
+// Package budget limits the cost of the exports of the other clusters in this one: of one member,
+// and of all together. It decides which exports are admitted. docs/operations.md has the budgets
+// with their arithmetic.
 //
-// A [Ledger] has the budgets and an [Account] for each cluster and registry. An export is offered with the cost of its version in the registry, and held
-// with the cost of the version in use. A part of each budget is reserved in equal shares, so that one cluster or namespace cannot use it all.
+// A [Ledger] has the budgets and an [Account] for each cluster and registry. An export is offered
+// with the cost of its version in the registry, and held with the cost of the version in use. A
+// part of each budget is reserved in equal shares, so that one cluster or namespace cannot use it
+// all.
 package budget
 
 import (
@@ -25,7 +28,8 @@ const (
 	Endpoints
 	// Ports counts the ports of the Services, and those of each group of endpoints.
 	Ports
-	// PortEndpoints counts, for each group of endpoints, its ports times its endpoints: the entries of kube-proxy on every node.
+	// PortEndpoints counts, for each group of endpoints, its ports times its endpoints: the entries
+	// of kube-proxy on every node.
 	PortEndpoints
 	// Bytes counts the bytes of the exports before compression.
 	Bytes
@@ -83,10 +87,12 @@ func (a Amounts) max(b Amounts) Amounts {
 	return a
 }
 
-// reserved divides each budget: one part in reserved of it is reserved in shares for the users that use less than their share.
+// reserved divides each budget: one part in reserved of it is reserved in shares for the users that
+// use less than their share.
 const reserved = 2
 
-// share returns the share of each of n namespaces of a member, and of one more that may appear: the part of the member's budget that it can always use.
+// share returns the share of each of n namespaces of a member, and of one more that may appear: the
+// part of the member's budget that it can always use.
 func share(limit Amounts, n int) Amounts {
 	return limit.over(reserved * (n + 1))
 }
@@ -94,11 +100,13 @@ func share(limit Amounts, n int) Amounts {
 // firstGroup is the number of members in the first group of memberShare.
 const firstGroup = 8
 
-// memberShare returns the share of a member: the part of the budget of all members that it can always use. older is the number of members that were seen before
-// it. The share does not depend on later ones: a member that may create cluster IDs could make the shares of all others small.
+// memberShare returns the share of a member: the part of the budget of all members that it can
+// always use. older is the number of members that were seen before it. The share does not depend on
+// later ones: a member that may create cluster IDs could make the shares of all others small.
 //
-// The first eight members have equal shares of a quarter of the budget, the next sixteen of an eighth, and so on. All shares together are less than half of
-// the budget, however many members there are.
+// The first eight members have equal shares of a quarter of the budget, the next sixteen of an
+// eighth, and so on. All shares together are less than half of the budget, however many members
+// there are.
 func memberShare(limit Amounts, older int) Amounts {
 	parts := 2 * reserved * firstGroup
 	for size := firstGroup; older >= size; size *= 2 {
@@ -108,7 +116,8 @@ func memberShare(limit Amounts, older int) Amounts {
 	return limit.over(parts)
 }
 
-// exceeded returns the first kind in which growth exceeds room; ok is false if there is none. A kind without growth needs no room.
+// exceeded returns the first kind in which growth exceeds room; ok is false if there is none. A
+// kind without growth needs no room.
 func exceeded(growth, room Amounts) (kind Kind, ok bool) {
 	for k := range growth {
 		if growth[k] > 0 && growth[k] > room[k] {
@@ -137,7 +146,8 @@ type Offer struct {
 	Key mcs.Key
 	// Created is its creation time in seconds since 1970.
 	Created int64
-	// Held is the cost of the version in use, zero if none is. Wanted is the cost of the offered version.
+	// Held is the cost of the version in use, zero if none is. Wanted is the cost of the offered
+	// version.
 	Held, Wanted Amounts
 }
 
@@ -147,7 +157,8 @@ func (o Offer) isHeld() bool { return o.Held[Exports] > 0 }
 // growth returns the additional cost of the offered version.
 func (o Offer) growth() Amounts { return o.Wanted.Minus(o.Held) }
 
-// class is the rank of an offer: first exports that do not grow, then those that are in use, then new ones.
+// class is the rank of an offer: first exports that do not grow, then those that are in use, then
+// new ones.
 func (o Offer) class() int {
 	_, grows := exceeded(o.growth(), Amounts{})
 	switch {
@@ -173,11 +184,13 @@ type Room interface {
 	Take(namespace string, growth Amounts)
 }
 
-// Admit reports for each offer whether it fits into room, and takes the growth of those that do. The result depends on the set of offers and on room alone.
+// Admit reports for each offer whether it fits into room, and takes the growth of those that do.
+// The result depends on the set of offers and on room alone.
 //
-// Exports that do not grow are always admitted; those that shrink release amounts. Exports that are held and grow come next, then new ones, both in the
-// order of creation and key. So a new export never displaces one that is held. The held version of an export that is not admitted stays in use. After an
-// export that does not fit, smaller ones may fit.
+// Exports that do not grow are always admitted; those that shrink release amounts. Exports that are
+// held and grow come next, then new ones, both in the order of creation and key. So a new export
+// never displaces one that is held. The held version of an export that is not admitted stays in
+// use. After an export that does not fit, smaller ones may fit.
 func Admit(room Room, offers []Offer) []bool {
 	order := make([]int, len(offers))
 	for i := range order {
@@ -209,7 +222,8 @@ type Excess struct {
 	Kind  Kind
 	Total bool
 	Limit int
-	// Reserved reports whether the budget has room, but reserves it: for other namespaces of the cluster, or if Total is true, for other clusters.
+	// Reserved reports whether the budget has room, but reserves it: for other namespaces of the
+	// cluster, or if Total is true, for other clusters.
 	Reserved bool
 }
 

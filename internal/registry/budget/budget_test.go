@@ -89,8 +89,8 @@ func randomRoom(rnd *rand.Rand) Amounts {
 	return Amounts{rnd.IntN(10), rnd.IntN(200), rnd.IntN(40), rnd.IntN(400), rnd.IntN(4000)}
 }
 
-// TestAdmitProperties: the result never exceeds the room, does not depend on the order of the offers, and another new export changes nothing for
-// those that are held.
+// TestAdmitProperties: the result never exceeds the room, does not depend on the order of the
+// offers, and another new export changes nothing for those that are held.
 func TestAdmitProperties(t *testing.T) {
 	for seed := range uint64(3000) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
@@ -132,7 +132,8 @@ func TestAdmitProperties(t *testing.T) {
 	}
 }
 
-// TestLedgerProperties: whatever members offer, withdraw and offer again, neither budget is exceeded, and what was admitted stays until it is released.
+// TestLedgerProperties: whatever members offer, withdraw and offer again, neither budget is
+// exceeded, and what was admitted stays until it is released.
 func TestLedgerProperties(t *testing.T) {
 	for seed := range uint64(300) {
 		rnd := rand.New(rand.NewPCG(seed, 2))
@@ -224,7 +225,8 @@ func TestLedgerStability(t *testing.T) {
 	}
 }
 
-// TestLedger_KeepsShares: neither a namespace of a member nor a member takes what is kept for the others, which have room afterwards.
+// TestLedger_KeepsShares: neither a namespace of a member nor a member takes what is kept for the
+// others, which have room afterwards.
 func TestLedger_KeepsShares(t *testing.T) {
 	ledger := NewLedger(Limits{Member: Amounts{60, 600, 600, 600, 6000}, Total: Amounts{80, 800, 800, 800, 8000}})
 	offers := func(namespace string, n int) (out []Offer) {
@@ -246,7 +248,8 @@ func TestLedger_KeepsShares(t *testing.T) {
 	}
 	one, other := ledger.Open(Owner{ClusterID: "a"}), ledger.Open(Owner{ClusterID: "b"})
 	count(one, offers("small", 3))
-	// Of 60, a share is 60/2/3: seven are left of that of namespace small, and ten are kept for a third namespace.
+	// Of 60, a share is 60/2/3: seven are left of that of namespace small, and ten are kept for a
+	// third namespace.
 	if n, excess := count(one, offers("large", 60)); n != 60-3-7-10 || excess != (Excess{Kind: Exports, Limit: 60, Reserved: true}) {
 		t.Errorf("namespace large has %d exports, others exceed %s", n, excess)
 	}
@@ -266,7 +269,8 @@ func TestLedger_KeepsShares(t *testing.T) {
 	}
 }
 
-// TestMemberShare: the shares of all members together are less than half of the budget, and older members have no smaller ones.
+// TestMemberShare: the shares of all members together are less than half of the budget, and older
+// members have no smaller ones.
 func TestMemberShare(t *testing.T) {
 	limit := Amounts{10_000, 100_000, 40_000, 400_000, 16 << 20}
 	var sum, before Amounts
@@ -292,7 +296,8 @@ func TestMemberShare(t *testing.T) {
 	}
 }
 
-// TestLedger_KeepsShareOfOlderMember: members that were seen later take nothing of the share of an older one.
+// TestLedger_KeepsShareOfOlderMember: members that were seen later take nothing of the share of an
+// older one.
 func TestLedger_KeepsShareOfOlderMember(t *testing.T) {
 	const share = 1000 / 32
 	for _, opens := range []string{"first", "after the others, before they are read"} {

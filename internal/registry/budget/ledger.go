@@ -9,8 +9,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// Ledger records the cost of the admitted exports of all other clusters, in all registries of a process. It is safe for concurrent use. A nil *Ledger has
-// no limits.
+// Ledger records the cost of the admitted exports of all other clusters, in all registries of a
+// process. It is safe for concurrent use. A nil *Ledger has no limits.
 type Ledger struct {
 	limits Limits
 
@@ -37,7 +37,8 @@ func (l *Ledger) Limits() Limits {
 	return l.limits
 }
 
-// Account records the cost of the admitted exports of one cluster in one registry. A nil *Account has no limits.
+// Account records the cost of the admitted exports of one cluster in one registry. A nil *Account
+// has no limits.
 type Account struct {
 	ledger *Ledger
 	owner  Owner
@@ -56,7 +57,8 @@ type Account struct {
 // Owner is the cluster of an account.
 type Owner struct {
 	ClusterID string
-	// Since is when this cluster first saw it, across restarts; the zero value is before all others.
+	// Since is when this cluster first saw it, across restarts; the zero value is before all
+	// others.
 	Since time.Time
 }
 
@@ -94,17 +96,20 @@ func (a *Account) Close() {
 	l.accounts, l.unused = slices.DeleteFunc(l.accounts, func(other *Account) bool { return other == a }), nil
 }
 
-// accountRoom is the Room of one account. The caller of its methods holds the lock. Take changes the shares of the account until undo.
+// accountRoom is the Room of one account. The caller of its methods holds the lock. Take changes
+// the shares of the account until undo.
 type accountRoom struct {
 	// shares are those of the account, nil if it is closed.
 	shares *shares
-	// used is the cost of the account's exports, total the amount that is available to it in the budget of all members.
+	// used is the cost of the account's exports, total the amount that is available to it in the
+	// budget of all members.
 	used, total Amounts
 	// before is the cost of each namespace before its first Take.
 	before map[string]namespaceCost
 }
 
-// namespaceCost is the cost of the exports of a namespace. isKnown reports whether the shares had the namespace.
+// namespaceCost is the cost of the exports of a namespace. isKnown reports whether the shares had
+// the namespace.
 type namespaceCost struct {
 	used    Amounts
 	isKnown bool
@@ -115,8 +120,10 @@ func (a *Account) room() *accountRoom {
 	return &accountRoom{shares: a.shares, used: a.used, total: a.totalRoom(), before: map[string]namespaceCost{}}
 }
 
-// totalRoom returns the amounts that the budget of all members has for the account: the unused part, without the unused shares of the others, but at
-// least its own share, as far as the unused shares of older members allow. So a member always has its share, whatever younger ones use. The caller holds the lock.
+// totalRoom returns the amounts that the budget of all members has for the account: the unused
+// part, without the unused shares of the others, but at least its own share, as far as the unused
+// shares of older members allow. So a member always has its share, whatever younger ones use. The
+// caller holds the lock.
 func (a *Account) totalRoom() Amounts {
 	l := a.ledger
 	unused, free := l.unusedShares(), l.limits.Total.Minus(l.used)
@@ -124,7 +131,8 @@ func (a *Account) totalRoom() Amounts {
 	if a.shares != nil {
 		own, older = a.unusedShare(), a.index
 	}
-	kept := unused.sum(len(unused)).Minus(own).Plus(memberShare(l.limits.Total, len(l.accounts))) // the share of the next member
+	// the share of the next member
+	kept := unused.sum(len(unused)).Minus(own).Plus(memberShare(l.limits.Total, len(l.accounts)))
 	return free.Minus(kept).max(own.min(free.Minus(unused.sum(older))))
 }
 
@@ -195,7 +203,8 @@ func (a *Account) Preview(offers []Offer) []bool {
 	return a.tryAdmit(a.withHeld(offers))
 }
 
-// Admit records the cost of the offers that fit. It reports which ones these are, and the budgets that the others exceed. The keys must differ.
+// Admit records the cost of the offers that fit. It reports which ones these are, and the budgets
+// that the others exceed. The keys must differ.
 func (a *Account) Admit(offers []Offer) (admitted []bool, excess []Excess) {
 	excess = make([]Excess, len(offers))
 	if a == nil {
@@ -321,7 +330,8 @@ func allTrue(n int) []bool {
 // Usage is the used part of the budgets.
 type Usage struct {
 	Limits Limits
-	// Member is the amount of each kind of the cluster that uses most of it, Total the amount of all clusters.
+	// Member is the amount of each kind of the cluster that uses most of it, Total the amount of
+	// all clusters.
 	Member, Total Amounts
 	// Excess is the number of exports that are not admitted.
 	Excess int

@@ -55,7 +55,8 @@ func BenchmarkAdmitOne(b *testing.B) {
 	}
 }
 
-// BenchmarkExplain explains exports of a member without room, one by one, as etcd does for the status.
+// BenchmarkExplain explains exports of a member without room, one by one, as etcd does for the
+// status.
 func BenchmarkExplain(b *testing.B) {
 	account := NewLedger(roomFor(5000)).Open(Owner{})
 	account.Admit(spreadOffers(5000, 5000))
@@ -65,7 +66,8 @@ func BenchmarkExplain(b *testing.B) {
 	}
 }
 
-// BenchmarkLedger changes an export of one of many members: Preview, Admit and Explain, as a read of a page does.
+// BenchmarkLedger changes an export of one of many members: Preview, Admit and Explain, as a read
+// of a page does.
 func BenchmarkLedger(b *testing.B) {
 	for _, members := range []int{10, 100, 300, 1000} {
 		b.Run(fmt.Sprintf("clusters=%d", members), func(b *testing.B) {

@@ -12,7 +12,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// modelAccount is an Account that computes everything from the exports that are held. Its room is a copy, and visits all namespaces for each offer.
+// modelAccount is an Account that computes everything from the exports that are held. Its room is a
+// copy, and visits all namespaces for each offer.
 type modelAccount struct {
 	limits   Limits
 	since    int64
@@ -153,7 +154,8 @@ func (a *modelAccount) Explain(offers []Offer) []Excess {
 	return excess
 }
 
-// modelOffers returns offers in some namespaces, a few of which have no cost. With isRaw keys repeat, as on the pages of a hostile cluster.
+// modelOffers returns offers in some namespaces, a few of which have no cost. With isRaw keys
+// repeat, as on the pages of a hostile cluster.
 func modelOffers(rnd *rand.Rand, namespaces int, isRaw bool) (offers []Offer) {
 	seen := map[mcs.Key]bool{}
 	for range rnd.IntN(12) {
@@ -169,7 +171,8 @@ func modelOffers(rnd *rand.Rand, namespaces int, isRaw bool) (offers []Offer) {
 	return offers
 }
 
-// TestLedger_DecidesAsModel compares all decisions, and the budgets that offers exceed, with those of a model that visits all namespaces.
+// TestLedger_DecidesAsModel compares all decisions, and the budgets that offers exceed, with those
+// of a model that visits all namespaces.
 func TestLedger_DecidesAsModel(t *testing.T) {
 	for seed := range uint64(50) {
 		rnd := rand.New(rand.NewPCG(seed, 3))
@@ -225,8 +228,8 @@ func compareRaw(t *testing.T, seed uint64, account *Account, model *modelAccount
 	}
 }
 
-// TestLedger_BoundsNamespaces: a cluster that shows exports in ever new namespaces has no more of them in the ledger than its budget of exports, and
-// none without exports.
+// TestLedger_BoundsNamespaces: a cluster that shows exports in ever new namespaces has no more of
+// them in the ledger than its budget of exports, and none without exports.
 func TestLedger_BoundsNamespaces(t *testing.T) {
 	limits := roomFor(50)
 	account := NewLedger(limits).Open(Owner{})
@@ -250,7 +253,8 @@ func TestLedger_BoundsNamespaces(t *testing.T) {
 	}
 }
 
-// TestLedger_CopiesNoNamespaces: the memory that a decision about one export allocates does not depend on the number of namespaces.
+// TestLedger_CopiesNoNamespaces: the memory that a decision about one export allocates does not
+// depend on the number of namespaces.
 func TestLedger_CopiesNoNamespaces(t *testing.T) {
 	account := NewLedger(roomFor(5000)).Open(Owner{})
 	account.Admit(spreadOffers(2000, 2000))

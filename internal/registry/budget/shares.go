@@ -2,11 +2,14 @@ package budget
 
 import "math"
 
-// shares has the cost of each namespace of an account, and computes the amounts that are reserved for them. No operation visits all namespaces.
+// shares has the cost of each namespace of an account, and computes the amounts that are reserved
+// for them. No operation visits all namespaces.
 //
-// Each of n namespaces has a share of limit/(reserved·(n+1)). The unused part of a share is reserved for its namespace. A namespace that uses u has an
-// unused part if its share is at least u+1, which is the case if n is less than limit/reserved/(u+1), the bound of the namespace. When n changes by one,
-// this changes only for the namespaces whose bound is the higher n. So namespaces are counted by their bound.
+// Each of n namespaces has a share of limit/(reserved·(n+1)). The unused part of a share is
+// reserved for its namespace. A namespace that uses u has an unused part if its share is at least
+// u+1, which is the case if n is less than limit/reserved/(u+1), the bound of the namespace. When n
+// changes by one, this changes only for the namespaces whose bound is the higher n. So namespaces
+// are counted by their bound.
 type shares struct {
 	limit      Amounts
 	namespaces map[string]Amounts
@@ -15,7 +18,8 @@ type shares struct {
 
 // kindShares are the shares of a kind.
 type kindShares struct {
-	// kept is the tally of the namespaces with an unused part, byBound the tallies of all namespaces by their bound.
+	// kept is the tally of the namespaces with an unused part, byBound the tallies of all
+	// namespaces by their bound.
 	kept    tally
 	byBound map[int]tally
 }
@@ -37,7 +41,8 @@ func newShares(limit Amounts) *shares {
 // each returns the share of a namespace.
 func (s *shares) each() Amounts { return share(s.limit, len(s.namespaces)) }
 
-// keptFor returns the amounts that are reserved for namespaces other than the given one. If that one is known, the share of the next new namespace counts.
+// keptFor returns the amounts that are reserved for namespaces other than the given one. If that
+// one is known, the share of the next new namespace counts.
 func (s *shares) keptFor(namespace string) Amounts {
 	each, kept := s.each(), Amounts{}
 	for k := range kept {
@@ -102,8 +107,8 @@ func (s *shares) add(k Kind, used, count int) {
 	}
 }
 
-// bound returns the number of namespaces from which on a namespace that uses an amount has no unused part. The amount is negative if offers of the same
-// key shrink.
+// bound returns the number of namespaces from which on a namespace that uses an amount has no
+// unused part. The amount is negative if offers of the same key shrink.
 func (s *shares) bound(k Kind, used int) int {
 	if used < 0 {
 		return math.MaxInt

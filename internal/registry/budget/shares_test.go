@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestShares compares the reserved amounts with the sums over all namespaces, and checks that removed namespaces leave nothing behind.
+// TestShares compares the reserved amounts with the sums over all namespaces, and checks that
+// removed namespaces leave nothing behind.
 func TestShares(t *testing.T) {
 	for seed := range uint64(500) {
 		rnd := rand.New(rand.NewPCG(seed, 4))
@@ -36,7 +37,8 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// checkShares compares the amounts that are reserved for namespaces other than one with the sum over them.
+// checkShares compares the amounts that are reserved for namespaces other than one with the sum
+// over them.
 func checkShares(t *testing.T, seed uint64, s *shares, namespace string) {
 	t.Helper()
 	each, want := share(s.limit, len(s.namespaces)), Amounts{}

@@ -1,7 +1,8 @@
 package budget
 
-// unusedShares has the unused shares of the accounts, in the order of their age, as a Fenwick tree: element i is the sum of those from i+1 - the lowest bit
-// of i+1 to i. So neither a change nor a sum visits all accounts: each export that is admitted needs both.
+// unusedShares has the unused shares of the accounts, in the order of their age, as a Fenwick tree:
+// element i is the sum of those from i+1 - the lowest bit of i+1 to i. So neither a change nor a
+// sum visits all accounts: each export that is admitted needs both.
 type unusedShares []Amounts
 
 // add adds an amount to the share of account i.
@@ -19,12 +20,14 @@ func (u unusedShares) sum(n int) (sum Amounts) {
 	return sum
 }
 
-// unusedShare returns what the account does not use of its share of the budget of all members. The caller holds the lock.
+// unusedShare returns what the account does not use of its share of the budget of all members. The
+// caller holds the lock.
 func (a *Account) unusedShare() Amounts {
 	return memberShare(a.ledger.limits.Total, a.index).Minus(a.used).max(Amounts{})
 }
 
-// unusedShares returns the unused shares of all accounts, which are summed again after an account was opened or closed. The caller holds the lock.
+// unusedShares returns the unused shares of all accounts, which are summed again after an account
+// was opened or closed. The caller holds the lock.
 func (l *Ledger) unusedShares() unusedShares {
 	if l.unused == nil {
 		l.unused = make(unusedShares, len(l.accounts))

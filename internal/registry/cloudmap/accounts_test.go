@@ -29,7 +29,8 @@ const (
 	roleOfOwner     = "arn:aws:iam::111122223333:role/mcs"
 )
 
-// twoAccounts has the keys of both, OWNER and CONSUMER, and the owner's role that the consumer may assume.
+// twoAccounts has the keys of both, OWNER and CONSUMER, and the owner's role that the consumer may
+// assume.
 func twoAccounts() cloudmaplocal.Options {
 	return cloudmaplocal.Options{
 		Unthrottled: true,
@@ -55,7 +56,8 @@ func testIdentity(clusterID string) mcs.Identity {
 	return mcs.Identity{ClusterID: clusterID, ClusterSetID: "set1", UID: "uid-of-" + clusterID}
 }
 
-// exporters are the clusters that a registry shows to export a key, with a question mark if that is not all or not known.
+// exporters are the clusters that a registry shows to export a key, with a question mark if that is
+// not all or not known.
 func exporters(reg registry.Registry, key mcs.Key) string {
 	view, err := reg.Lookup(context.Background(), key)
 	if err != nil {
@@ -174,7 +176,8 @@ func TestSharedPolicySuffices(t *testing.T) {
 	}
 }
 
-// TestConformanceInASharedNamespace: for a cluster whose account is not the namespace's, all is the same.
+// TestConformanceInASharedNamespace: for a cluster whose account is not the namespace's, all is the
+// same.
 func TestConformanceInASharedNamespace(t *testing.T) {
 	if testing.Short() {
 		t.Skip("CI runs TestConformance and TestConformanceUnderIAM: NIGHTLY=1 runs this one too")
@@ -258,7 +261,8 @@ func TestReadOnlyCost(t *testing.T) {
 	for i := range 100 {
 		awaitExporters(t, reader, webKey(i), "cls1")
 	}
-	discovers := c.requests("DiscoverInstances") // before all: one more may come in between, and must not look like another kind
+	// before all: one more may come in between, and must not look like another kind
+	discovers := c.requests("DiscoverInstances")
 	all := c.requests()
 	within(t, 20*time.Second, "20 more polls", func() bool { return c.requests("DiscoverInstances") >= discovers+20 })
 	if others := c.requests() - all - (c.requests("DiscoverInstances") - discovers); others > 0 {
@@ -319,7 +323,8 @@ func TestReadOnly(t *testing.T) {
 	})
 }
 
-// TestReadOnlyLeavesNothing: to leave a registry that was only read is nothing, whatever is there under the same identity.
+// TestReadOnlyLeavesNothing: to leave a registry that was only read is nothing, whatever is there
+// under the same identity.
 func TestReadOnlyLeavesNothing(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	web := testExport("cls1", "web")
@@ -340,8 +345,8 @@ func TestReadOnlyLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestReadOnly_KeepsExportsWithoutNamespace: a namespace that vanishes is no evidence, however long it is gone, and a reader that restarts does not remove anything
-// either.
+// TestReadOnly_KeepsExportsWithoutNamespace: a namespace that vanishes is no evidence, however long
+// it is gone, and a reader that restarts does not remove anything either.
 func TestReadOnly_KeepsExportsWithoutNamespace(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	web := testExport("cls1", "web")
@@ -406,8 +411,8 @@ func TestTwoRegions(t *testing.T) {
 	}
 }
 
-// TestMovingToAnotherRegion: a cluster that exported to one Region goes on in another. A cluster that imports from both never misses it,
-// sees it once, and in the end what it left does not count.
+// TestMovingToAnotherRegion: a cluster that exported to one Region goes on in another. A cluster
+// that imports from both never misses it, sees it once, and in the end what it left does not count.
 func TestMovingToAnotherRegion(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	before := c.oneOf(t, "cls1", dublin, frankfurt)
@@ -438,7 +443,8 @@ func TestMovingToAnotherRegion(t *testing.T) {
 		t.Errorf("while the cluster moved, its export was seen as %q", states)
 	}
 
-	// A cluster that starts now does not keep what is left in Dublin. It may see that first: the key of cls1 is new to it in both Regions.
+	// A cluster that starts now does not keep what is left in Dublin. It may see that first: the
+	// key of cls1 is new to it in both Regions.
 	late := c.oneOf(t, "cls3", frankfurt, dublin)
 	start(t, late)
 	awaitExporters(t, late, kept.Key, "cls1")

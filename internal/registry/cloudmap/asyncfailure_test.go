@@ -12,8 +12,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
-// TestUndone has AWS accept the writes of one page, and fail to carry them out: the users of that page get why, others get
-// nothing, and their changes and the heartbeats go on as ever.
+// TestUndone has AWS accept the writes of one page, and fail to carry them out: the users of that
+// page get why, others get nothing, and their changes and the heartbeats go on as ever.
 func TestUndone(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{})
@@ -37,7 +37,8 @@ func TestUndone(t *testing.T) {
 		for began, n := time.Now(), 1; time.Since(began) < 2*time.Minute; n++ {
 			other = webExport("cls1", 8, 1+n%2)
 			publish(t, exporter.Registry, other)
-			// A poll and the time in which changes are gathered; a pause before a retry would be added.
+			// A poll and the time in which changes are gathered; a pause before a retry would be
+			// added.
 			w.until(1500*time.Millisecond, "a change of another page arrives", sees(t, importer.Registry, other))
 			if err := exporter.Report().Writing; err != nil {
 				t.Fatalf("writing as a whole is said to fail: %v", err)
@@ -64,7 +65,8 @@ func TestUndone(t *testing.T) {
 		if err := w.server.SetFaults(cloudmaplocal.FaultPlan{}); err != nil {
 			t.Fatal(err)
 		}
-		// An operation that has begun may still fail, which shows after 15 s at most, and before and after it is a pause of 30 s at most.
+		// An operation that has begun may still fail, which shows after 15 s at most, and before
+		// and after it is a pause of 30 s at most.
 		w.until(2*time.Minute, "it is written after all", isExported(t, exporter.Registry, hurt.Key))
 		w.until(time.Minute, "it is seen", sees(t, importer.Registry, hurt))
 		exporter.kill()
@@ -78,8 +80,8 @@ func TestUndone_MissingService(t *testing.T) {
 	for deleted, within := range map[string]time.Duration{
 		// Reads of the own page show after some seconds that its service is gone.
 		format.CatalogName("cls1"): 12 * time.Second,
-		// The other cluster creates the service again, so reads do not show that: a record counts as not
-		// shown after 15 s.
+		// The other cluster creates the service again, so reads do not show that: a record counts
+		// as not shown after 15 s.
 		format.MembersService: 40 * time.Second,
 	} {
 		t.Run(deleted, func(t *testing.T) { inBubble(t, func(t *testing.T) { recoversFrom(t, deleted, within) }) })

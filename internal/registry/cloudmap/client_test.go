@@ -9,7 +9,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
-// TestEndpointFromEnvironment is the endpoint set by AWS's own variable: requests must not go to data-127.0.0.1.
+// TestEndpointFromEnvironment is the endpoint set by AWS's own variable: requests must not go to
+// data-127.0.0.1.
 func TestEndpointFromEnvironment(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	t.Setenv("AWS_ENDPOINT_URL", c.url)

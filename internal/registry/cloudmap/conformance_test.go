@@ -36,7 +36,8 @@ func TestConformanceWithInstanceView(t *testing.T) {
 	})
 }
 
-// TestConformanceWhenReadsAreLate is Cloud Map as it is: what was written shows half a second later.
+// TestConformanceWhenReadsAreLate is Cloud Map as it is: what was written shows half a second
+// later.
 func TestConformanceWhenReadsAreLate(t *testing.T) {
 	if testing.Short() {
 		t.Skip("CI runs TestConformance and TestConformanceUnderIAM: NIGHTLY=1 runs this one too")
@@ -61,7 +62,8 @@ func TestConformancePessimistic(t *testing.T) {
 	}
 	behaviors := cloudmaplocal.Pessimistic()
 	behaviors.StrictHosts = false
-	behaviors.RefuseOwnerFilter, behaviors.HTTPNameSuffix, behaviors.InUseFor = false, "", 0 // pessimisticFails
+	// pessimisticFails
+	behaviors.RefuseOwnerFilter, behaviors.HTTPNameSuffix, behaviors.InUseFor = false, "", 0
 	for _, delay := range []*cloudmaplocal.Duration{
 		&behaviors.TagsVisibleAfter, &behaviors.HealthDelay, &behaviors.ConsistencyDelay, &behaviors.ConsistencySpread, &behaviors.OperationDelay,
 	} {
@@ -136,7 +138,8 @@ func backendOf(c *cloud, config func(mcs.Identity) Config, newRegistry func(*tes
 	}
 }
 
-// savingRegistry is a Registry that saves the keys of the other clusters while it runs, as a controller does.
+// savingRegistry is a Registry that saves the keys of the other clusters while it runs, as a
+// controller does.
 type savingRegistry struct{ *Registry }
 
 func (r savingRegistry) Run(ctx context.Context, notify func(mcs.Key)) error {

@@ -34,12 +34,12 @@ type control struct {
 	looking *semaphore.Weighted
 	// store keeps the resource IDs; nil is none.
 	store ResourceIDStore
-	// searched is set if the stored IDs have been used or are useless. recalling is the time since which they are being verified. looking guards
-	// both.
+	// searched is set if the stored IDs have been used or are useless. recalling is the time since
+	// which they are being verified. looking guards both.
 	searched  bool
 	recalling time.Time
-	// err is the error of the last search, and retryAt the time from which the next one may begin: reader and writer call ensure more often. looking
-	// guards both.
+	// err is the error of the last search, and retryAt the time from which the next one may begin:
+	// reader and writer call ensure more often. looking guards both.
 	err      error
 	failures int
 	retryAt  time.Time
@@ -55,8 +55,8 @@ type control struct {
 	log  logr.Logger
 	// listed is called after each list of the namespaces.
 	listed func(map[string]api.Namespace)
-	// doubts and relists are the numbers of failed reads and of lists after them since the last read of the members. Only the reader of a process that only
-	// reads uses them.
+	// doubts and relists are the numbers of failed reads and of lists after them since the last
+	// read of the members. Only the reader of a process that only reads uses them.
 	doubts, relists int
 }
 
@@ -80,7 +80,8 @@ type controlPlace struct {
 	catalog api.Service
 	// isNew is set if this process created the catalog.
 	isNew bool
-	// missing is set if the namespace or its service members does not exist, which only a process that only reads can find.
+	// missing is set if the namespace or its service members does not exist, which only a process
+	// that only reads can find.
 	missing bool
 	// rechecked is set if the place was verified by its IDs after an error.
 	rechecked bool
@@ -132,8 +133,9 @@ func (c *control) ensure(ctx context.Context) (controlPlace, error) {
 	return place, nil
 }
 
-// search finds the place. It first verifies the last known place by its IDs, with three requests, of which AWS allows 50 a second each. Lists come
-// second, because AWS allows an account one list in two seconds: a wrong response must not make all clusters list.
+// search finds the place. It first verifies the last known place by its IDs, with three requests,
+// of which AWS allows 50 a second each. Lists come second, because AWS allows an account one list
+// in two seconds: a wrong response must not make all clusters list.
 func (c *control) search(ctx context.Context) (place controlPlace, err error) {
 	if c.readOnly {
 		if place, err = c.findExisting(ctx); err != nil {
@@ -167,7 +169,8 @@ func (p controlPlace) recheckedNow() controlPlace {
 	return p
 }
 
-// lastKnown returns the last known place, also while it is being verified; ok is false if there is none.
+// lastKnown returns the last known place, also while it is being verified; ok is false if there is
+// none.
 func (c *control) lastKnown() (place controlPlace, ok bool) {
 	if last := c.last.Load(); last != nil && !last.missing {
 		return *last, true
@@ -175,8 +178,8 @@ func (c *control) lastKnown() (place controlPlace, ok bool) {
 	return place, false
 }
 
-// doubtAfter makes the next ensure verify the place after an error that a deleted resource may cause: with policies by tags, IAM denies access to a
-// resource that does not exist.
+// doubtAfter makes the next ensure verify the place after an error that a deleted resource may
+// cause: with policies by tags, IAM denies access to a resource that does not exist.
 func (c *control) doubtAfter(err error) {
 	age := believed
 	known := c.known.Load()
@@ -196,8 +199,9 @@ func (c *control) doubtAfter(err error) {
 	}
 }
 
-// relistAfter is doubtAfter for a process that only reads. It may not verify IDs, so the next ensure lists namespaces and services. One failed read may be a
-// wrong answer. If more follow although the lists show the place, it lists again after 30 s, and after twice as long each time.
+// relistAfter is doubtAfter for a process that only reads. It may not verify IDs, so the next
+// ensure lists namespaces and services. One failed read may be a wrong answer. If more follow
+// although the lists show the place, it lists again after 30 s, and after twice as long each time.
 func (c *control) relistAfter(known *controlPlace) {
 	c.doubts++
 	pause := believed
@@ -214,13 +218,16 @@ func (c *control) relistAfter(known *controlPlace) {
 // confirm records that the members were read at the place.
 func (c *control) confirm() { c.doubts, c.relists = 0, 0 }
 
-// relistMax is the longest pause between two lists while the members cannot be read. Reads go on meanwhile, and show the members as soon as they are back.
+// relistMax is the longest pause between two lists while the members cannot be read. Reads go on
+// meanwhile, and show the members as soon as they are back.
 const relistMax = 5 * time.Minute
 
 const (
-	// recheckAgain is the shortest time between two verifications of a place, whatever the responses are: each takes three requests.
+	// recheckAgain is the shortest time between two verifications of a place, whatever the
+	// responses are: each takes three requests.
 	recheckAgain = 10 * time.Second
-	// recheckDenied is the same after a denied request, which is more often a missing permission than a deleted resource.
+	// recheckDenied is the same after a denied request, which is more often a missing permission
+	// than a deleted resource.
 	recheckDenied = 30 * time.Second
 )
 
@@ -233,11 +240,13 @@ func (c *control) knownPlace() *controlPlace {
 	return known
 }
 
-// believed is the time for which found resources count as existing, whatever reads return: they are eventually consistent. Another search takes a list
-// of namespaces, which AWS allows an account once in two seconds.
+// believed is the time for which found resources count as existing, whatever reads return: they are
+// eventually consistent. Another search takes a list of namespaces, which AWS allows an account
+// once in two seconds.
 const believed = 2 * time.Second
 
-// recallOrFind finds the place by the stored IDs in the first search of this process, and by lists otherwise.
+// recallOrFind finds the place by the stored IDs in the first search of this process, and by lists
+// otherwise.
 func (c *control) recallOrFind(ctx context.Context) (controlPlace, error) {
 	if !c.searched {
 		place, ok, err := c.recall(ctx)
@@ -328,7 +337,8 @@ func (c *control) leave(ctx context.Context, place controlPlace, pause time.Dura
 	}
 	engine.Sleep(ctx, pause) // registries that only read may not have read the farewell yet
 	allGone := true
-	for _, s := range slices.Backward(services) { // a cluster that joins meanwhile is in the first one with room
+	// a cluster that joins meanwhile is in the first one with room
+	for _, s := range slices.Backward(services) {
 		gone, err := c.deleteMembers(ctx, place.namespace, s)
 		if err != nil {
 			return err
@@ -342,7 +352,8 @@ func (c *control) leave(ctx context.Context, place controlPlace, pause time.Dura
 	return err
 }
 
-// haveOnlyFarewells reports whether the services with member records have no other records than farewells.
+// haveOnlyFarewells reports whether the services with member records have no other records than
+// farewells.
 func (c *control) haveOnlyFarewells(ctx context.Context, services []api.Service) (bool, error) {
 	for _, s := range services {
 		if farewells, err := c.farewells(ctx, s); err != nil || farewells == nil {
@@ -352,7 +363,8 @@ func (c *control) haveOnlyFarewells(ctx context.Context, services []api.Service)
 	return true, nil
 }
 
-// deleteMembers deletes a service with member records, and the farewells in it before. gone is false if it has other records or stays for another reason.
+// deleteMembers deletes a service with member records, and the farewells in it before. gone is
+// false if it has other records or stays for another reason.
 func (c *control) deleteMembers(ctx context.Context, in api.Namespace, s api.Service) (gone bool, err error) {
 	farewells, err := c.farewells(ctx, s)
 	if err != nil || farewells == nil {
@@ -366,7 +378,8 @@ func (c *control) deleteMembers(ctx context.Context, in api.Namespace, s api.Ser
 	return c.deletions.Service(ctx, in, s)
 }
 
-// farewells returns the IDs of the records in a service with member records if all of them are farewells, otherwise nil.
+// farewells returns the IDs of the records in a service with member records if all of them are
+// farewells, otherwise nil.
 func (c *control) farewells(ctx context.Context, s api.Service) ([]string, error) {
 	ids := []string{}
 	members, err := c.client.ListInstances(ctx, s)

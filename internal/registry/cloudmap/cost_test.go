@@ -53,7 +53,8 @@ func sees(t *testing.T, reg *Registry, exp mcs.Export) func() bool {
 	}
 }
 
-// TestSteadyState counts requests while nothing changes: one read per poll, one write per heartbeat, whatever there is.
+// TestSteadyState counts requests while nothing changes: one read per poll, one write per
+// heartbeat, whatever there is.
 func TestSteadyState(t *testing.T) {
 	for _, exports := range []int{1, 300} {
 		t.Run(fmt.Sprint(exports, " exports"), func(t *testing.T) {
@@ -109,7 +110,8 @@ func steady(t *testing.T, c *cloud, identity mcs.Identity) *Registry {
 	return reg
 }
 
-// TestOneChange counts the writes for the change of one service, in virtual time, because a record may be written twice where the machine is slow.
+// TestOneChange counts the writes for the change of one service, in virtual time, because a record
+// may be written twice where the machine is slow.
 func TestOneChange(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{})
@@ -136,8 +138,9 @@ func TestOneChange(t *testing.T) {
 	})
 }
 
-// TestChangesTogether counts the writes of changes that come alone, in pairs and at random, in virtual time: that a change which comes alone is written at once
-// must cost no more writes than a wait for others.
+// TestChangesTogether counts the writes of changes that come alone, in pairs and at random, in
+// virtual time: that a change which comes alone is written at once must cost no more writes than a
+// wait for others.
 func TestChangesTogether(t *testing.T) {
 	const rounds = 200
 	for name, tt := range map[string]struct {

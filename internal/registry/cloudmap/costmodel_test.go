@@ -15,8 +15,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/cost"
 )
 
-// TestCostModel compares the model, which docs/cost.md is computed with, with the requests of the registry and the results of the
-// benchmark.
+// TestCostModel compares the model, which docs/cost.md is computed with, with the requests of the
+// registry and the results of the benchmark.
 func TestCostModel(t *testing.T) {
 	for name, poll := range map[string]time.Duration{"with peer notifications": settings.PollIntervalWithNotifications, "without": settings.PollInterval} {
 		t.Run(name, func(t *testing.T) {
@@ -51,8 +51,8 @@ func TestCostModel(t *testing.T) {
 		if s.Notifications {
 			poll = settings.PollIntervalWithNotifications
 		}
-		// The benchmark's window of two minutes has whole requests. On a busy machine a poll takes longer, so that there may be
-		// fewer of them, but not more.
+		// The benchmark's window of two minutes has whole requests. On a busy machine a poll takes
+		// longer, so that there may be fewer of them, but not more.
 		if want := (cost.Model{Poll: poll, Heartbeat: settings.HeartbeatInterval}).TotalPerMinute(); s.PerMinute > want+2 || s.PerMinute < want*4/5 {
 			t.Errorf("%d exports, %d clusters, notifications %v: the benchmark measured %.1f requests per minute, the model has %.1f", s.Exports, s.Clusters, s.Notifications, s.PerMinute, want)
 		}

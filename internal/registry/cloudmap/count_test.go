@@ -11,8 +11,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
-// TestNamespaceIsCounted: what the metric says of the control namespace is what all clusters have in there, while pages grow and a
-// cluster leaves.
+// TestNamespaceIsCounted: what the metric says of the control namespace is what all clusters have
+// in there, while pages grow and a cluster leaves.
 func TestNamespaceIsCounted(t *testing.T) {
 	const quota = 1000
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})

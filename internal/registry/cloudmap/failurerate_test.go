@@ -13,12 +13,12 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// maxFailuresPerMinute is the bound of requests that fail, once they have failed for a while: a few tens a minute for the whole controller. The
-// pauses are random: of 40 runs 14 had 41 to 43.
+// maxFailuresPerMinute is the bound of requests that fail, once they have failed for a while: a few
+// tens a minute for the whole controller. The pauses are random: of 40 runs 14 had 41 to 43.
 const maxFailuresPerMinute = 50
 
-// TestFailingRequestsAreBounded answers some requests, or all, of a cluster with 20 exports with an error for ten minutes, while it runs, starts
-// or leaves.
+// TestFailingRequestsAreBounded answers some requests, or all, of a cluster with 20 exports with an
+// error for ten minutes, while it runs, starts or leaves.
 func TestFailingRequestsAreBounded(t *testing.T) {
 	operations := []string{
 		"", // all
@@ -102,8 +102,10 @@ func TestFailingRequestsAreBounded(t *testing.T) {
 	}
 }
 
-// TestReadOnly_ListsRarely: a registry that is only imported from has no permission to verify IDs, so it lists namespaces and services, of which AWS allows an
-// account two in four seconds. One answer that the service does not exist is no reason for that, and many are one less and less often.
+// TestReadOnly_ListsRarely: a registry that is only imported from has no permission to verify IDs,
+// so it lists namespaces and services, of which AWS allows an account two in four seconds. One
+// answer that the service does not exist is no reason for that, and many are one less and less
+// often.
 func TestReadOnly_ListsRarely(t *testing.T) {
 	for name, tt := range map[string]struct {
 		code           string

@@ -16,8 +16,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
-// faultRules are all ways in which a request to AWS may fail: with an error of Cloud Map's model, an error that every AWS service may
-// return, a network error, or without a response.
+// faultRules are all ways in which a request to AWS may fail: with an error of Cloud Map's model,
+// an error that every AWS service may return, a network error, or without a response.
 var faultRules = func() map[string]cloudmaplocal.FaultRule {
 	all := map[string]cloudmaplocal.FaultRule{
 		"unknown error code":               {Kind: cloudmaplocal.FaultError, Code: "SomethingNewException"},
@@ -58,8 +58,9 @@ var faultRules = func() map[string]cloudmaplocal.FaultRule {
 	return all
 }()
 
-// TestEveryFault applies each fault to each operation, for all clusters and one minute, while one cluster changes an export, one
-// starts, one restarts and one leaves. Known exports stay known during the fault, and after it all changes are complete.
+// TestEveryFault applies each fault to each operation, for all clusters and one minute, while one
+// cluster changes an export, one starts, one restarts and one leaves. Known exports stay known
+// during the fault, and after it all changes are complete.
 func TestEveryFault(t *testing.T) {
 	operations := []string{
 		"DiscoverInstances", "RegisterInstance", "DeregisterInstance", "ListInstances", "ListNamespaces", "ListServices",
@@ -69,8 +70,8 @@ func TestEveryFault(t *testing.T) {
 		for j, name := range slices.Sorted(maps.Keys(faultRules)) {
 			f := faultRules[name]
 			f.Operations = []string{operation}
-			// CI tries each error with a third of the operations, and each operation with a third of the
-			// errors.
+			// CI tries each error with a third of the operations, and each operation with a third
+			// of the errors.
 			if isRefusal := f.Kind == cloudmaplocal.FaultError && !f.Applied; isRefusal && testing.Short() && (i+j)%3 != 0 {
 				continue
 			}
@@ -148,8 +149,9 @@ func testFault(t *testing.T, f cloudmaplocal.FaultRule) {
 	}
 }
 
-// TestFullNamespace fills the quota of instances per namespace: changes that need no further instance are written, an export that needs
-// one stays as it was, and its status names the quota to raise.
+// TestFullNamespace fills the quota of instances per namespace: changes that need no further
+// instance are written, an export that needs one stays as it was, and its status names the quota to
+// raise.
 func TestFullNamespace(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		const quota = 7 // two records, their copies and three instances of pages
@@ -182,8 +184,8 @@ func TestFullNamespace(t *testing.T) {
 	})
 }
 
-// TestThousandInstances has services with as many instances as one read returns: a catalog is then read page by page. Service members cannot have more,
-// and is still read at once.
+// TestThousandInstances has services with as many instances as one read returns: a catalog is then
+// read page by page. Service members cannot have more, and is still read at once.
 func TestThousandInstances(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, InstancesPerNamespace: 3000})

@@ -34,7 +34,8 @@ type fleet struct {
 	writes           map[string]int
 	// asked are the requests of each client.
 	asked map[string]int
-	// beat is the time at which each cluster's record was last written, gap the longest time between two writes of one.
+	// beat is the time at which each cluster's record was last written, gap the longest time
+	// between two writes of one.
 	beat map[string]time.Time
 	gap  map[string]time.Duration
 }
@@ -203,7 +204,8 @@ func (g guarded) Do(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// fleetOf are many clusters in one account, which share AWS's quotas and know nothing of one another's requests.
+// fleetOf are many clusters in one account, which share AWS's quotas and know nothing of one
+// another's requests.
 type fleetOf struct {
 	*fleet
 	t       *testing.T
@@ -241,7 +243,8 @@ func (f *fleetOf) start(first int) {
 	}
 }
 
-// fleetPoll is the fleet's poll interval: many clusters without notifications in one process would compute for long.
+// fleetPoll is the fleet's poll interval: many clusters without notifications in one process would
+// compute for long.
 const fleetPoll = 10 * time.Second
 
 // change changes every export of every cluster.
@@ -273,7 +276,8 @@ func (f *fleetOf) listed() bool {
 	})
 }
 
-// wantAllKnown fails the test when a cluster takes another for dead, or does not know of an export of it that is there all the time.
+// wantAllKnown fails the test when a cluster takes another for dead, or does not know of an export
+// of it that is there all the time.
 func (f *fleetOf) wantAllKnown(what string) {
 	f.t.Helper()
 	for _, reg := range f.regs {
@@ -287,7 +291,8 @@ func (f *fleetOf) wantAllKnown(what string) {
 	}
 }
 
-// phase waits until met, says what it cost, and looks now and then whether all clusters still know one another if they should.
+// phase waits until met, says what it cost, and looks now and then whether all clusters still know
+// one another if they should.
 func (f *fleetOf) phase(what string, patience time.Duration, known bool, met func() bool) {
 	f.t.Helper()
 	f.reset()
@@ -309,7 +314,8 @@ func (f *fleetOf) phase(what string, patience time.Duration, known bool, met fun
 	f.t.Logf("  failed: %v of %v", f.throttled, f.calls)
 }
 
-// wantBeats fails the test when a cluster was without a heartbeat, in this phase or up to it, for so long that the others take it for dead.
+// wantBeats fails the test when a cluster was without a heartbeat, in this phase or up to it, for
+// so long that the others take it for dead.
 func (f *fleetOf) wantBeats(what string) {
 	f.t.Helper()
 	if gap := f.maxGap(); gap >= settings.StaleAfter {
@@ -330,8 +336,8 @@ func after(d time.Duration) func() bool {
 	return func() bool { return time.Now().After(until) }
 }
 
-// TestFleet has 50 clusters in one account. They all start from nothing at once, go on, meet quotas cut for four minutes, are all
-// but one restarted at once, and have no Cloud Map for ten minutes.
+// TestFleet has 50 clusters in one account. They all start from nothing at once, go on, meet quotas
+// cut for four minutes, are all but one restarted at once, and have no Cloud Map for ten minutes.
 func TestFleet(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a while")
@@ -342,14 +348,15 @@ func TestFleet(t *testing.T) {
 	virtually(t, cloudmaplocal.Options{Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond), InstancesPerNamespace: 30_000}, func(t *testing.T, a *account) {
 		f := &fleetOf{fleet: newFleet(), t: t, account: a, regs: make([]*Registry, clusters), stops: make([]func(error), clusters)}
 		f.start(0)
-		// One list of namespaces each, at one in two seconds for all: 100 s, and what is throttled. From the second minute on the
-		// instance views take some too.
+		// One list of namespaces each, at one in two seconds for all: 100 s, and what is throttled.
+		// From the second minute on the instance views take some too.
 		f.phase("start from nothing", 8*time.Minute, false, f.exported)
 		f.atMost("start", "ListNamespaces", 10)
 		f.atMost("start", "RegisterInstance", 25)
 
 		f.phase("steady state", time.Hour, false, after(time.Minute))
-		// The instance view may still search, at the lowest priority, for instances of previous processes.
+		// The instance view may still search, at the lowest priority, for instances of previous
+		// processes.
 		if _, throttled := f.total(); throttled > f.throttled["ListNamespaces"] {
 			t.Errorf("requests were throttled in steady state: %v", f.throttled)
 		}
@@ -380,8 +387,9 @@ func TestFleet(t *testing.T) {
 	})
 }
 
-// outage takes Cloud Map away for ten minutes: no cluster asks more than while all is well, no cluster is taken for dead, nothing is removed, and
-// what was changed meanwhile is exported soon after.
+// outage takes Cloud Map away for ten minutes: no cluster asks more than while all is well, no
+// cluster is taken for dead, nothing is removed, and what was changed meanwhile is exported soon
+// after.
 func (f *fleetOf) outage() {
 	f.t.Helper()
 	const lasts = 10 * time.Minute
@@ -395,8 +403,8 @@ func (f *fleetOf) outage() {
 	f.change(14)
 	f.phase("outage", time.Hour, true, after(lasts))
 	removals("outage")
-	// A read at each poll. Writes are tried again after random pauses of up to 30 s, 15 s as a rule: two pages, the record, and a
-	// heartbeat while pages time out.
+	// A read at each poll. Writes are tried again after random pauses of up to 30 s, 15 s as a
+	// rule: two pages, the record, and a heartbeat while pages time out.
 	most := int(lasts/fleetPoll) + 1 + 4*int(lasts/(defaultTimes().MaxRetry/2))
 	if got := f.mostAsked(); got > most {
 		f.t.Errorf("a cluster made %d requests in an outage of %v, want at most %d", got, lasts, most)
@@ -404,8 +412,9 @@ func (f *fleetOf) outage() {
 	f.fail(false)
 	f.phase("the minute after", time.Hour, true, after(time.Minute))
 	removals("the minute after")
-	// Six polls and five heartbeats, and once: two pages and the record that announces them, a look at the own pages. The other clusters'
-	// pages are two each at most, all at once in a catalog of few.
+	// Six polls and five heartbeats, and once: two pages and the record that announces them, a look
+	// at the own pages. The other clusters' pages are two each at most, all at once in a catalog of
+	// few.
 	if got := f.mostAsked(); got > 6+1+5+1+4+fleetExports*len(f.regs) {
 		f.t.Errorf("a cluster made %d requests in the minute after an outage", got)
 	}

@@ -51,8 +51,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// verifyOnce returns ed25519.Verify with a cache. Tests with a hundred clusters verify each heartbeat a hundred times, which would take most of
-// their time.
+// verifyOnce returns ed25519.Verify with a cache. Tests with a hundred clusters verify each
+// heartbeat a hundred times, which would take most of their time.
 func verifyOnce() func(key ed25519.PublicKey, message, signature []byte) bool {
 	var mu sync.Mutex
 	known := map[[sha256.Size]byte]bool{}
@@ -72,7 +72,8 @@ func verifyOnce() func(key ed25519.PublicKey, message, signature []byte) bool {
 	}
 }
 
-// bulky is an export that needs some 14 instances, with n endpoints more than others. Its endpoints have random host names.
+// bulky is an export that needs some 14 instances, with n endpoints more than others. Its endpoints
+// have random host names.
 func bulky(i, n int) mcs.Export {
 	exp := webExport("cls1", i, 1000+n)
 	names := hex.EncodeToString(noise(31 * (1000 + n)))
@@ -239,8 +240,8 @@ type cloud struct {
 	rates  map[string]api.Rate
 	// client is for looking into it, apart from the clients of the registries.
 	client *api.Client
-	// broken makes every request fail, denied those that write. lost is how many more writes of pages are answered with
-	// success and not carried out. pageWrites counts the writes of pages.
+	// broken makes every request fail, denied those that write. lost is how many more writes of
+	// pages are answered with success and not carried out. pageWrites counts the writes of pages.
 	broken, denied   atomic.Bool
 	lost, pageWrites atomic.Int64
 	// fault, if set, may answer a request before the server does.
@@ -310,7 +311,8 @@ func startCloud(t *testing.T, options cloudmaplocal.Options) *cloud {
 	})
 	c.url = listener.URL
 	if options.Unthrottled {
-		// Without AWS's limits there is no need for ours either: tests are about what is done, not how fast.
+		// Without AWS's limits there is no need for ours either: tests are about what is done, not
+		// how fast.
 		c.rates = unlimitedRates()
 	}
 	c.client = c.newClient(t)
@@ -382,7 +384,8 @@ func fast(identity mcs.Identity) Config {
 // settings are the default settings.
 var settings = config.Default().Registry
 
-// defaultConfig returns the configuration of a cluster with the default settings, without the instance view and peer notifications.
+// defaultConfig returns the configuration of a cluster with the default settings, without the
+// instance view and peer notifications.
 func defaultConfig(identity mcs.Identity) Config {
 	return Config{
 		Identity: identity, Version: "test", Logger: logr.Discard(), times: defaultTimes(), Signer: signerOf(identity.UID),

@@ -76,7 +76,8 @@ func keyFor(identity mcs.Identity) string { return "AKID" + identity.ClusterID +
 // admin is the access key that may do everything: that of the test's own environment.
 const admin = "AKIDTEST"
 
-// startGuarded is startCloud where each cluster of two clustersets has a key of its own, with these policies and no more.
+// startGuarded is startCloud where each cluster of two clustersets has a key of its own, with these
+// policies and no more.
 func startGuarded(t *testing.T, options cloudmaplocal.Options, files []string, dropped ...string) *cloud {
 	t.Helper()
 	options.AccessKeys = []cloudmaplocal.AccessKey{{ID: admin}}
@@ -109,8 +110,8 @@ func TestConformanceUnderIAM(t *testing.T) {
 	})
 }
 
-// lifetime is everything that clusters do, from joining to leaving, where they try to leave for so long. It ends early when
-// done says so, and gives what leaving came to.
+// lifetime is everything that clusters do, from joining to leaving, where they try to leave for so
+// long. It ends early when done says so, and gives what leaving came to.
 func lifetime(t *testing.T, c *cloud, view bool, leave time.Duration, done func() bool) error {
 	t.Helper()
 	run := func(identity mcs.Identity) (*Registry, func(error) error) {
@@ -175,7 +176,8 @@ func leftover(t *testing.T, c *cloud) {
 	}
 }
 
-// TestPoliciesSuffice: a cluster joins, exports, imports and leaves without a denied request, and leaves nothing behind.
+// TestPoliciesSuffice: a cluster joins, exports, imports and leaves without a denied request, and
+// leaves nothing behind.
 func TestPoliciesSuffice(t *testing.T) {
 	for _, delay := range []time.Duration{0, 50 * time.Millisecond} {
 		t.Run(fmt.Sprint("operations take ", delay), func(t *testing.T) {
@@ -260,7 +262,8 @@ func TestClusterWithoutCatalog(t *testing.T) {
 	within(t, 3*patience, "it is a member", func() bool { return joined(reg) })
 }
 
-// TestEveryStatementIsNeeded drops one statement at a time: some request from the join to the leave is then denied.
+// TestEveryStatementIsNeeded drops one statement at a time: some request from the join to the leave
+// is then denied.
 func TestEveryStatementIsNeeded(t *testing.T) {
 	for _, file := range viewPolicies {
 		var document struct {
@@ -280,7 +283,8 @@ func TestEveryStatementIsNeeded(t *testing.T) {
 				}
 				c := startGuarded(t, cloudmaplocal.Options{Unthrottled: true}, files, file+" "+s.Sid)
 				denied := func() bool { return len(c.denials(t)) > 0 }
-				_ = lifetime(t, c, view, time.Second, denied) // what is denied may keep it from leaving
+				// what is denied may keep it from leaving
+				_ = lifetime(t, c, view, time.Second, denied)
 				if !denied() {
 					t.Error("nothing is denied without it")
 				}
@@ -297,8 +301,8 @@ func wantDenied(t *testing.T, what string, err error) {
 	}
 }
 
-// TestOthersRecords tests that the permissions of one cluster do not allow access to another's catalog, another clusterset, other
-// namespaces of the account.
+// TestOthersRecords tests that the permissions of one cluster do not allow access to another's
+// catalog, another clusterset, other namespaces of the account.
 func TestOthersRecords(t *testing.T) {
 	c := startGuarded(t, cloudmaplocal.Options{Unthrottled: true}, viewPolicies)
 	a, _ := running(t, c, cls1)
@@ -338,7 +342,8 @@ func TestOthersRecords(t *testing.T) {
 	if _, _, err := intruder.DiscoverInstances(t.Context(), "mcs.set1", format.MembersService, nil); err != nil {
 		t.Errorf("reading the own clusterset: %v", err)
 	}
-	for _, namespace := range []string{"mcs.set2", "mcs.set3"} { // one that exists and one that does not
+	// one that exists and one that does not
+	for _, namespace := range []string{"mcs.set2", "mcs.set3"} {
 		_, _, err := intruder.DiscoverInstances(t.Context(), namespace, format.MembersService, nil)
 		wantDenied(t, "reading "+namespace, err)
 	}
@@ -387,7 +392,8 @@ func TestReader(t *testing.T) {
 func TestMappedServicesPolicy(t *testing.T) {
 	c := startGuarded(t, cloudmaplocal.Options{Unthrottled: true}, []string{"mapped-services.json"})
 	sdk := c.sdk(admin)
-	for _, namespace := range []string{"<mapped-namespace>", "other"} { // the policy has a placeholder
+	// the policy has a placeholder
+	for _, namespace := range []string{"<mapped-namespace>", "other"} {
 		out, err := sdk.CreateHttpNamespace(t.Context(), &servicediscovery.CreateHttpNamespaceInput{Name: aws.String(namespace)})
 		if err != nil {
 			t.Fatal(err)
@@ -422,7 +428,8 @@ func TestMappedServicesPolicy(t *testing.T) {
 	wantDenied(t, "writing", err)
 }
 
-// TestCompatibilityPolicy reads the instances of the AWS Cloud Map MCS Controller for K8s, and no records of a clusterset.
+// TestCompatibilityPolicy reads the instances of the AWS Cloud Map MCS Controller for K8s, and no
+// records of a clusterset.
 func TestCompatibilityPolicy(t *testing.T) {
 	c := startGuarded(t, cloudmaplocal.Options{Unthrottled: true}, []string{"compatibility.json"})
 	c.keyOf = func(mcs.Identity) string { return admin }
@@ -461,9 +468,10 @@ func TestCompatibilityPolicy(t *testing.T) {
 	wantDenied(t, "listing a catalog", err)
 }
 
-// TestProtectedCatalogs tests the limits of policies by tags, and the remedy of docs/iam.md. A cluster that may tag the resources that it creates may
-// tag anything: AWS knows no resources for TagResource. The administrator's tag catalog-of, which no cluster may set,
-// keeps it off nevertheless.
+// TestProtectedCatalogs tests the limits of policies by tags, and the remedy of docs/iam.md. A
+// cluster that may tag the resources that it creates may tag anything: AWS knows no resources for
+// TagResource. The administrator's tag catalog-of, which no cluster may set, keeps it off
+// nevertheless.
 func TestProtectedCatalogs(t *testing.T) {
 	for name, protected := range map[string]bool{"with catalog-of": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
@@ -502,7 +510,8 @@ func TestProtectedCatalogs(t *testing.T) {
 	}
 }
 
-// bootstrap makes what an administrator makes before clusters that may not create it join (docs/iam.md).
+// bootstrap makes what an administrator makes before clusters that may not create it join
+// (docs/iam.md).
 func bootstrap(t *testing.T, c *cloud, protected bool, identities ...mcs.Identity) {
 	t.Helper()
 	in, err := c.client.CreateNamespace(t.Context(), "mcs.set1", cls1, api.PartControl)

@@ -14,7 +14,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
 )
 
-// maxDNSDelay is the longest time from a change of an export to the answers of cloudmap-local's DNS.
+// maxDNSDelay is the longest time from a change of an export to the answers of cloudmap-local's
+// DNS.
 const maxDNSDelay = 2 * time.Second
 
 // answer is the dns.ResponseWriter of one query by TCP, which works in virtual time.
@@ -43,7 +44,8 @@ func (w *simulation) addresses(name string) (found []string) {
 	return found
 }
 
-// untilAnswer waits until DNS answers web-0 with exactly these addresses, and returns how long that took.
+// untilAnswer waits until DNS answers web-0 with exactly these addresses, and returns how long that
+// took.
 func (w *simulation) untilAnswer(within time.Duration, after string, want ...string) time.Duration {
 	w.t.Helper()
 	began := time.Now()
@@ -55,7 +57,8 @@ func (w *simulation) untilAnswer(within time.Duration, after string, want ...str
 	return time.Since(began)
 }
 
-// answering starts a cluster that asks for DNS records. Its controller knows exports and properties before the registry runs, as in package membership.
+// answering starts a cluster that asks for DNS records. Its controller knows exports and properties
+// before the registry runs, as in package membership.
 func (w *simulation) answering(identity mcs.Identity, unready instances.Unready, properties mcs.Properties, exp mcs.Export) *process {
 	w.t.Helper()
 	p := w.create(identity.ClusterID, identity, func(cfg *Config) { cfg.InstanceView, cfg.Instances = true, dnsSettings(unready) })
@@ -66,8 +69,10 @@ func (w *simulation) answering(identity mcs.Identity, unready instances.Unready,
 	return p
 }
 
-// TestDNSPace: DNS has exactly the ready endpoints of clusters that are not drained at most maxDNSDelay after each change, with all treatments of the others, and with AWS's
-// quotas and 5 to 25 ms for a request. Without a pause, reads do not show the last write for certain, and with a pause they do.
+// TestDNSPace: DNS has exactly the ready endpoints of clusters that are not drained at most
+// maxDNSDelay after each change, with all treatments of the others, and with AWS's quotas and 5 to
+// 25 ms for a request. Without a pause, reads do not show the last write for certain, and with a
+// pause they do.
 func TestDNSPace(t *testing.T) {
 	ready := func(n int) []bool { return slices.Repeat([]bool{true}, n) }
 	first := func(n int) []string {
@@ -131,8 +136,8 @@ var (
 	ofDrained = []string{"10.10.0.0", "10.10.0.1"}
 )
 
-// TestDNSDrain: without health, the endpoints of a drained cluster leave DNS while other clusters have ready endpoints for all of its ports and instances there. The last ones
-// stay.
+// TestDNSDrain: without health, the endpoints of a drained cluster leave DNS while other clusters
+// have ready endpoints for all of its ports and instances there. The last ones stay.
 func TestDNSDrain(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{})
@@ -148,7 +153,8 @@ func TestDNSDrain(t *testing.T) {
 		b := w.answering(cls2, instances.UnreadyMark, nil, second)
 		w.untilAnswer(3*time.Minute, "cls2 exports", other)
 		publish(t, b.Registry, asking(withReady(second, false), mcs.InstanceDNSAuto))
-		w.untilAnswer(maxDNSDelay, "the endpoint of cls2 is unready", ofDrained...) // cls1 reads that first
+		// cls1 reads that first
+		w.untilAnswer(maxDNSDelay, "the endpoint of cls2 is unready", ofDrained...)
 		publish(t, b.Registry, asking(second, mcs.InstanceDNSAuto))
 		w.untilAnswer(3*time.Minute, "it is ready", other)
 		b.SetProperties(drain)
@@ -156,7 +162,8 @@ func TestDNSDrain(t *testing.T) {
 		b.SetProperties(nil)
 		w.untilAnswer(3*time.Minute, "cls2 is not drained", other)
 
-		// A restarted controller does not know the other clusters at first: nothing changes meanwhile.
+		// A restarted controller does not know the other clusters at first: nothing changes
+		// meanwhile.
 		a.kill()
 		a = w.answering(cls1, instances.UnreadyMark, drain, exp)
 		for range 300 {

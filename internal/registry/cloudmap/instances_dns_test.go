@@ -57,7 +57,8 @@ func listenDNS(t *testing.T, c *cloud) *dnsCloud {
 	return &dnsCloud{cloud: c, address: listener.Addr()}
 }
 
-// dnsSettings are the settings of the flags --instance-dns-vpc=vpc-0a1b2c3d and --unready-instances, with the other defaults.
+// dnsSettings are the settings of the flags --instance-dns-vpc=vpc-0a1b2c3d and
+// --unready-instances, with the other defaults.
 func dnsSettings(unready instances.Unready) instances.Settings {
 	return instances.Settings{VPC: "vpc-0a1b2c3d", TTL: 15, Routing: "MULTIVALUE", Unready: unready}
 }
@@ -114,8 +115,9 @@ func withReady(exp mcs.Export, ready ...bool) mcs.Export {
 	return exp
 }
 
-// TestDNSShowsReadyEndpoints: in a private DNS namespace that the controller creates, DNS answers exactly the ready endpoints, with all treatments of the others, by UDP
-// and TCP. TestDNSPace has the times.
+// TestDNSShowsReadyEndpoints: in a private DNS namespace that the controller creates, DNS answers
+// exactly the ready endpoints, with all treatments of the others, by UDP and TCP. TestDNSPace has
+// the times.
 func TestDNSShowsReadyEndpoints(t *testing.T) {
 	for _, unready := range []instances.Unready{instances.UnreadyMark, instances.UnreadyDeregister, instances.UnreadyUnhealthy} {
 		t.Run(string(unready), func(t *testing.T) {
@@ -202,8 +204,9 @@ func TestDNSRecordTypes(t *testing.T) {
 	}
 }
 
-// TestDNSFamiliesDiffer: clusters with different IP families share a service. Records of addresses show the endpoints of the cluster with the families of the service alone, and
-// what the others lack is reported. SRV records show all.
+// TestDNSFamiliesDiffer: clusters with different IP families share a service. Records of addresses
+// show the endpoints of the cluster with the families of the service alone, and what the others
+// lack is reported. SRV records show all.
 func TestDNSFamiliesDiffer(t *testing.T) {
 	dualStack := func(i int) mcs.Export {
 		exp := webExport("cls1", i, 1)
@@ -248,7 +251,8 @@ func TestDNSFamiliesDiffer(t *testing.T) {
 	}
 }
 
-// createForeign creates a private DNS namespace and a service in it as another client, with the tags that let the view write.
+// createForeign creates a private DNS namespace and a service in it as another client, with the
+// tags that let the view write.
 func (c *dnsCloud) createForeign(t *testing.T, service string, records ...types.RecordType) {
 	t.Helper()
 	tags := []types.Tag{{Key: aws.String("clusterset"), Value: aws.String("set1")}, {Key: aws.String("part"), Value: aws.String("view")}}
@@ -271,7 +275,8 @@ func (c *dnsCloud) createForeign(t *testing.T, service string, records ...types.
 	}
 }
 
-// TestDNSKeepsRecordsOfOthers: a service of the legacy controller, with SRV records, keeps them with all settings. What differs from the settings is reported.
+// TestDNSKeepsRecordsOfOthers: a service of the legacy controller, with SRV records, keeps them
+// with all settings. What differs from the settings is reported.
 func TestDNSKeepsRecordsOfOthers(t *testing.T) {
 	for name, tc := range map[string]struct {
 		records mcs.InstanceDNS
@@ -330,7 +335,8 @@ func (c *cloud) withHealth(t *testing.T, health string) (ids []string) {
 	return ids
 }
 
-// TestHealthOut: endpoints that are not ready, and those of a drained cluster, are unhealthy; each change costs one request more.
+// TestHealthOut: endpoints that are not ready, and those of a drained cluster, are unhealthy; each
+// change costs one request more.
 func TestHealthOut(t *testing.T) {
 	const first, second = "tcp-10_10_0_0-8080", "tcp-10_10_0_1-8080"
 	c := startDNSCloud(t)
@@ -388,7 +394,8 @@ func TestHealthOut(t *testing.T) {
 	shows("without the setting all are healthy", []string{first, second}, nil)
 }
 
-// TestHealthOut_Delayed: health that is changed back before reads show the change is right in the end, also after an instance that was just registered.
+// TestHealthOut_Delayed: health that is changed back before reads show the change is right in the
+// end, also after an instance that was just registered.
 func TestHealthOut_Delayed(t *testing.T) {
 	c := startDNSCloudWith(t, cloudmaplocal.Options{
 		Unthrottled: true, Behaviors: cloudmaplocal.Behaviors{
@@ -448,8 +455,9 @@ func TestEveryDNSStatementIsNeeded(t *testing.T) {
 	}
 }
 
-// TestReadinessRequests compares the model, of which docs/cost.md has the figures, with the requests of the view. In virtual time, because a record may be written
-// twice where the machine is slow.
+// TestReadinessRequests compares the model, of which docs/cost.md has the figures, with the
+// requests of the view. In virtual time, because a record may be written twice where the machine is
+// slow.
 func TestReadinessRequests(t *testing.T) {
 	for name, tc := range map[string]struct {
 		records mcs.InstanceDNS
@@ -507,8 +515,9 @@ func TestReadinessRequests(t *testing.T) {
 	}
 }
 
-// TestDNSWithoutRights: without a statement of the policies, the warning at the export names the policy that has it, and the export itself works. AWS does not document whether it
-// denies requests without rights in Route 53, or only their operations.
+// TestDNSWithoutRights: without a statement of the policies, the warning at the export names the
+// policy that has it, and the export itself works. AWS does not document whether it denies requests
+// without rights in Route 53, or only their operations.
 func TestDNSWithoutRights(t *testing.T) {
 	for dropped, want := range map[string]string{
 		"instance-dns.json CreatePrivateNamespaces": "private DNS namespaces of --instance-dns-vpc need instance-dns.json",
@@ -534,7 +543,8 @@ func TestDNSWithoutRights(t *testing.T) {
 	}
 }
 
-// TestDNSWithoutRights_Removal: without the right to change records, DNS answers an endpoint that is gone. The warning at the export says so.
+// TestDNSWithoutRights_Removal: without the right to change records, DNS answers an endpoint that
+// is gone. The warning at the export says so.
 func TestDNSWithoutRights_Removal(t *testing.T) {
 	for _, atOnce := range []bool{false, true} {
 		t.Run(fmt.Sprint("denied at once: ", atOnce), func(t *testing.T) {

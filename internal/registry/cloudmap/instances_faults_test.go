@@ -52,7 +52,8 @@ func TestViewReportsCollisions(t *testing.T) {
 // shares are those of the namespaces with cluster cls1.
 type shares struct{ areGone atomic.Bool }
 
-// answer answers the requests of the cluster while the shares are gone: everything is as if it did not exist.
+// answer answers the requests of the cluster while the shares are gone: everything is as if it did
+// not exist.
 func (s *shares) answer(req request) (code, body string, ok bool) {
 	if !s.areGone.Load() || req.cluster != "cls1" {
 		return "", "", false
@@ -73,8 +74,9 @@ func instancesOf(t *testing.T, w *simulation, key mcs.Key) func() int {
 	}
 }
 
-// TestViewListsAgainAfterShareWasGone: a controller starts without the instance view, and removes the instances of the previous process. When it lists the
-// services to find that, the share of the namespaces is gone for a while.
+// TestViewListsAgainAfterShareWasGone: a controller starts without the instance view, and removes
+// the instances of the previous process. When it lists the services to find that, the share of the
+// namespaces is gone for a while.
 func TestViewListsAgainAfterShareWasGone(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w, exp := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true}), webExport("cls1", 0, 1)
@@ -102,8 +104,8 @@ func TestViewListsAgainAfterShareWasGone(t *testing.T) {
 	})
 }
 
-// TestViewRemovesInstancesAfterShareWasGone: an export ends while the share of the namespaces is gone, for so long that reads have shown several times that its service
-// does not exist.
+// TestViewRemovesInstancesAfterShareWasGone: an export ends while the share of the namespaces is
+// gone, for so long that reads have shown several times that its service does not exist.
 func TestViewRemovesInstancesAfterShareWasGone(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w, exp := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true}), webExport("cls1", 0, 1)
@@ -125,9 +127,10 @@ func TestViewRemovesInstancesAfterShareWasGone(t *testing.T) {
 	})
 }
 
-// TestViewRemovesInstancesAfterShareWasGoneBriefly: an export ends while the share of the namespaces is gone, and a read shows that its service does not exist. The share
-// is back when the service is read once more: the list of namespaces, which was made seconds ago, lacks that of the service, but the read shows the instance. The service
-// must not be forgotten.
+// TestViewRemovesInstancesAfterShareWasGoneBriefly: an export ends while the share of the
+// namespaces is gone, and a read shows that its service does not exist. The share is back when the
+// service is read once more: the list of namespaces, which was made seconds ago, lacks that of the
+// service, but the read shows the instance. The service must not be forgotten.
 func TestViewRemovesInstancesAfterShareWasGoneBriefly(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w, exp := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true}), webExport("cls1", 0, 1)
@@ -152,8 +155,9 @@ func TestViewRemovesInstancesAfterShareWasGoneBriefly(t *testing.T) {
 	})
 }
 
-// TestViewRemovesInstancesOfClone: a clone of a cluster that cannot read for a while creates instances of an export that the cluster does not have, until it gives
-// way. The cluster finds the copy of the clone's record, lists the services again, and removes them.
+// TestViewRemovesInstancesOfClone: a clone of a cluster that cannot read for a while creates
+// instances of an export that the cluster does not have, until it gives way. The cluster finds the
+// copy of the clone's record, lists the services again, and removes them.
 func TestViewRemovesInstancesOfClone(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
@@ -280,7 +284,8 @@ func TestViewSwitchedOff(t *testing.T) {
 	stop(registry.ErrLeave)
 }
 
-// This controller replaces the legacy controller: clusters that still run it must not see its instances disappear.
+// This controller replaces the legacy controller: clusters that still run it must not see its
+// instances disappear.
 func TestViewOfLegacyController(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	createForeign(t, c, "demo", "web-0")
@@ -362,7 +367,8 @@ func TestViewRemovesLeftovers(t *testing.T) {
 	})
 }
 
-// listInstances returns the instances of a service of the instance view, with the service and a client that may change them. A service or namespace that does not exist has none.
+// listInstances returns the instances of a service of the instance view, with the service and a
+// client that may change them. A service or namespace that does not exist has none.
 func listInstances(w *simulation, key mcs.Key) (admin *api.Client, s api.Service, listed []api.Instance) {
 	w.t.Helper()
 	admin, _ = w.client("admin")
@@ -387,7 +393,8 @@ func listInstances(w *simulation, key mcs.Key) (admin *api.Client, s api.Service
 	return admin, s, listed
 }
 
-// TestViewRetriesRemoval denies the first removal of an instance: the next attempt removes it, and does not take the export that is gone for removed.
+// TestViewRetriesRemoval denies the first removal of an instance: the next attempt removes it, and
+// does not take the export that is gone for removed.
 func TestViewRetriesRemoval(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
@@ -412,8 +419,8 @@ func TestViewRetriesRemoval(t *testing.T) {
 	})
 }
 
-// TestViewRemovesInstanceOfServiceThatSeemedGone has an instance return after its removal, while an answer says that its service does not exist: a later read
-// shows the instance, and it is removed.
+// TestViewRemovesInstanceOfServiceThatSeemedGone has an instance return after its removal, while an
+// answer says that its service does not exist: a later read shows the instance, and it is removed.
 func TestViewRemovesInstanceOfServiceThatSeemedGone(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
@@ -454,7 +461,8 @@ func TestViewRemovesInstanceOfServiceThatSeemedGone(t *testing.T) {
 	})
 }
 
-// Several clusters stop exporting a service, and the last one deletes it: the others need no list to see that.
+// Several clusters stop exporting a service, and the last one deletes it: the others need no list
+// to see that.
 func TestViewForgetsServiceThatOtherClusterDeleted(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{})

@@ -14,7 +14,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
 )
 
-// staleWorld is a Cloud Map with AWS's delays. Its clusters have instances with health; markers set that of stale ones.
+// staleWorld is a Cloud Map with AWS's delays. Its clusters have instances with health; markers set
+// that of stale ones.
 type staleWorld struct {
 	*simulation
 	admin *api.Client
@@ -82,8 +83,10 @@ var (
 	secondIsGone = []string{"cls1 HEALTHY", "cls1 HEALTHY", "cls2 UNHEALTHY", "cls2 UNHEALTHY"}
 )
 
-// TestStaleInstances: the instances of a cluster that is stale become unhealthy where another cluster has healthy ones, and are as the cluster has signed where it has not. They
-// are healthy again soon after the cluster is back, by its own writes, after a restart as well as after an interruption.
+// TestStaleInstances: the instances of a cluster that is stale become unhealthy where another
+// cluster has healthy ones, and are as the cluster has signed where it has not. They are healthy
+// again soon after the cluster is back, by its own writes, after a restart as well as after an
+// interruption.
 func TestStaleInstances(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newStaleWorld(t)
@@ -113,7 +116,8 @@ func TestStaleInstances(t *testing.T) {
 		if n, want := w.healthWrites(), instances.StaleRequests(1, 2)["UpdateInstanceCustomHealthStatus"]; n != want {
 			t.Errorf("%d writes of health for two instances, want %d", n, want)
 		}
-		// The view and the marker read one service a minute each, and the marker each of two services once more a minute after it became stale.
+		// The view and the marker read one service a minute each, and the marker each of two
+		// services once more a minute after it became stale.
 		if n, most := int(reads.Load()), 2*30+instances.StaleRequests(2, 2)["DiscoverInstances"]; n > most {
 			t.Errorf("%d reads of services in 30 minutes, want at most %d", n, most)
 		}
@@ -149,7 +153,8 @@ func TestStaleInstances(t *testing.T) {
 	})
 }
 
-// TestStaleInstances_LateWrite: a write that the marker decided on before it read that the cluster is back comes late. The cluster finds it.
+// TestStaleInstances_LateWrite: a write that the marker decided on before it read that the cluster
+// is back comes late. The cluster finds it.
 func TestStaleInstances_LateWrite(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newStaleWorld(t)
@@ -172,7 +177,8 @@ func TestStaleInstances_LateWrite(t *testing.T) {
 	})
 }
 
-// TestStaleInstances_TwoMarkers: two markers write each instance once, and a cluster that is stale again and again costs one write for each instance and time.
+// TestStaleInstances_TwoMarkers: two markers write each instance once, and a cluster that is stale
+// again and again costs one write for each instance and time.
 func TestStaleInstances_TwoMarkers(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newStaleWorld(t)
@@ -189,13 +195,16 @@ func TestStaleInstances_TwoMarkers(t *testing.T) {
 			w.plan(1)
 			w.untilHealth(90*time.Second, "healthy", bothHealthy...)
 		}
-		if n := w.healthWrites(); n < 4*times || n > 8*times { // two instances: both markers may write at once, and the cluster again while reads do not show its first write
+		// two instances: both markers may write at once, and the cluster again while reads do not
+		// show its first write
+		if n := w.healthWrites(); n < 4*times || n > 8*times {
 			t.Errorf("%d writes of health for two instances that were unhealthy %d times", n, times)
 		}
 	})
 }
 
-// TestStaleInstances_Outage: while the registry does not answer the marker, or no heartbeat advances, nothing is stale.
+// TestStaleInstances_Outage: while the registry does not answer the marker, or no heartbeat
+// advances, nothing is stale.
 func TestStaleInstances_Outage(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newStaleWorld(t)
@@ -217,7 +226,8 @@ func TestStaleInstances_Outage(t *testing.T) {
 	})
 }
 
-// TestStaleInstances_Rights: the shipped policies suffice. Without the one for health, the stale member names it.
+// TestStaleInstances_Rights: the shipped policies suffice. Without the one for health, the stale
+// member names it.
 func TestStaleInstances_Rights(t *testing.T) {
 	for dropped, want := range map[string]string{"": "", "instance-health.json WriteHealth": "--stale-instances=unhealthy need instance-health.json"} {
 		t.Run("without "+dropped, func(t *testing.T) {
@@ -250,7 +260,8 @@ func TestStaleInstances_Rights(t *testing.T) {
 	}
 }
 
-// TestStaleInstances_Again: a cluster that is stale for the second time is unhealthy again although another cluster of the service has been stale all the time.
+// TestStaleInstances_Again: a cluster that is stale for the second time is unhealthy again although
+// another cluster of the service has been stale all the time.
 func TestStaleInstances_Again(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newStaleWorld(t)

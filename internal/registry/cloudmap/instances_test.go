@@ -82,7 +82,8 @@ func TestViewLeavesOthersAlone(t *testing.T) {
 	publish(t, a, webExport("cls1", 0, 2))
 	within(t, 10*time.Second, "the own instance beside those of others, without the leftover", c.shows(t, webKey(0), "ecs-task", "tcp-10_10_0_0-8080", "tcp-10_10_0_1-8080"))
 
-	// An attribute that the user adds to an instance of this cluster stays when the instance changes.
+	// An attribute that the user adds to an instance of this cluster stays when the instance
+	// changes.
 	annotated := c.instances(t, "demo", "web-0")["tcp-10_10_0_1-8080"]
 	annotated["COST_CENTER"] = "42"
 	c.put(t, "demo", "web-0", api.Instance{ID: "tcp-10_10_0_1-8080", Attributes: annotated})
@@ -181,7 +182,8 @@ func TestViewGoesWithTheCluster(t *testing.T) {
 	}
 }
 
-// TestLeaveWithLateCalls leaves while reconcilers that have not ended yet still use the registry. It is a test for the race detector.
+// TestLeaveWithLateCalls leaves while reconcilers that have not ended yet still use the registry.
+// It is a test for the race detector.
 func TestLeaveWithLateCalls(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	a, stop := viewing(t, c, cls1)
@@ -217,7 +219,8 @@ func TestViewNeverBlocksPages(t *testing.T) {
 	within(t, 10*time.Second, "the export is seen", sees(t, b, webExport("cls1", 0, 2)))
 }
 
-// createForeign creates a namespace and a service as a user does, without the tags of the controllers.
+// createForeign creates a namespace and a service as a user does, without the tags of the
+// controllers.
 func createForeign(t *testing.T, c *cloud, namespaceName, serviceName string) {
 	t.Helper()
 	out, err := c.sdk(admin).CreateHttpNamespace(t.Context(), &servicediscovery.CreateHttpNamespaceInput{Name: aws.String(namespaceName)})

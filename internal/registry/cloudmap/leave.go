@@ -18,15 +18,17 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// leaver removes everything of this cluster from the registry. It runs after reader and writer have ended.
+// leaver removes everything of this cluster from the registry. It runs after reader and writer have
+// ended.
 type leaver struct{ *components }
 
-// aliveAfter is the number of silence periods for which a record must keep changing to belong to a live cluster: at first, late reads may show
-// the last writes of the previous process.
+// aliveAfter is the number of silence periods for which a record must keep changing to belong to a
+// live cluster: at first, late reads may show the last writes of the previous process.
 const aliveAfter = 2
 
-// farewellPolls is the number of polls for which the last cluster of a clusterset keeps the farewells: there are only registries that import from this
-// one then, and these poll without peer notifications.
+// farewellPolls is the number of polls for which the last cluster of a clusterset keeps the
+// farewells: there are only registries that import from this one then, and these poll without peer
+// notifications.
 const farewellPolls = 5
 
 // leaveTimeout bounds leave.
@@ -66,7 +68,8 @@ func (r *leaver) leave(ctx context.Context) error {
 	return nil
 }
 
-// removeRecords writes the farewell, which stays for clusters that do not read it now, and removes the own pages.
+// removeRecords writes the farewell, which stays for clusters that do not read it now, and removes
+// the own pages.
 func (r *leaver) removeRecords(ctx context.Context) (controlPlace, error) {
 	place, err := r.place(ctx)
 	if err != nil {
@@ -84,7 +87,8 @@ func (r *leaver) removeRecords(ctx context.Context) (controlPlace, error) {
 // errNotShown is a farewell that AWS Cloud Map accepted and does not show.
 var errNotShown = errors.New("AWS Cloud Map does not show the last record of this cluster")
 
-// sayFarewell writes the farewell and waits until it is shown: without it the exports of this cluster stay in the other clusters.
+// sayFarewell writes the farewell and waits until it is shown: without it the exports of this
+// cluster stay in the other clusters.
 func (r *leaver) sayFarewell(ctx context.Context, place controlPlace) error {
 	last := r.state.Writes.LeavingRecord()
 	r.control.saveFarewell(ctx, place, last.Heartbeat)
@@ -107,8 +111,8 @@ func (r *leaver) sayFarewell(ctx context.Context, place controlPlace) error {
 	return errNotShown
 }
 
-// removePages removes the instances of the own pages: the listed ones, and those that were written and are not listed yet. It succeeds when
-// the list is empty.
+// removePages removes the instances of the own pages: the listed ones, and those that were written
+// and are not listed yet. It succeeds when the list is empty.
 func (r *leaver) removePages(ctx context.Context, place controlPlace) error {
 	listed, err := r.client.ListInstances(ctx, place.catalog)
 	if err != nil {
@@ -136,9 +140,10 @@ func (r *leaver) removePages(ctx context.Context, place controlPlace) error {
 // errNoNamespace is a namespace that AWS Cloud Map does not show.
 var errNoNamespace = errors.New("AWS Cloud Map does not show the clusterset's namespace")
 
-// adoptAbandoned reports whether the records under this identity were left by a previous process of this cluster, and adopts them for removal.
-// They were not if the record keeps changing: a clone of the cluster has the same UID. A member signs a farewell also if another user has deleted its record or
-// the namespace, which the other clusters create again: they know the member.
+// adoptAbandoned reports whether the records under this identity were left by a previous process of
+// this cluster, and adopts them for removal. They were not if the record keeps changing: a clone of
+// the cluster has the same UID. A member signs a farewell also if another user has deleted its
+// record or the namespace, which the other clusters create again: they know the member.
 func (r *leaver) adoptAbandoned(ctx context.Context, leaving time.Duration) (bool, error) {
 	in, ok, err := r.findNamespace(ctx, leaving)
 	if err != nil || !ok {
@@ -155,7 +160,9 @@ func (r *leaver) adoptAbandoned(ctx context.Context, leaving time.Duration) (boo
 		case r.isAnothers(shown):
 			return false, nil
 		case !r.isOwn(shown): // another user has deleted or replaced it
-		case shown.Farewell: // its process may have ended before everything was removed, and another user may have deleted the catalog since
+		// its process may have ended before everything was removed, and another user may have
+		// deleted the catalog since
+		case shown.Farewell:
 			r.state.Writes.AdoptRecord(*shown)
 			return true, nil
 		case last.Heartbeat == 0:
@@ -176,7 +183,8 @@ func (r *leaver) adoptAbandoned(ctx context.Context, leaving time.Duration) (boo
 	return true, nil
 }
 
-// findNamespace returns the control namespace; ok is false if there is none. The other clusters create it again if this cluster was a member.
+// findNamespace returns the control namespace; ok is false if there is none. The other clusters
+// create it again if this cluster was a member.
 func (r *leaver) findNamespace(ctx context.Context, leaving time.Duration) (in api.Namespace, ok bool, err error) {
 	namespaces, err := r.client.ListNamespaces(ctx)
 	if err != nil {
@@ -193,9 +201,10 @@ func (r *leaver) isOwn(shown *format.Member) bool {
 	return shown != nil && shown.IsOf(r.cfg.Identity) && slices.Contains(r.cfg.Signer.Keys(), shown.Key)
 }
 
-// isAnothers reports whether the ID is not this cluster's, by its record, nil for none. A cluster that was a member has its ID whatever another user has done
-// to its record, unless the cluster that had the ID before has returned. One that has just joined gives way to another record, under which another
-// cluster may export, but not to a record that is gone.
+// isAnothers reports whether the ID is not this cluster's, by its record, nil for none. A cluster
+// that was a member has its ID whatever another user has done to its record, unless the cluster
+// that had the ID before has returned. One that has just joined gives way to another record, under
+// which another cluster may export, but not to a record that is gone.
 func (r *leaver) isAnothers(shown *format.Member) bool {
 	if r.isOwn(shown) {
 		return false
@@ -206,7 +215,8 @@ func (r *leaver) isAnothers(shown *format.Member) bool {
 	return !r.state.IsMember() || r.isEarlierOwner(shown.Key)
 }
 
-// isEarlierOwner reports whether a key is that of the cluster that had this ID before, and has it again.
+// isEarlierOwner reports whether a key is that of the cluster that had this ID before, and has it
+// again.
 func (r *leaver) isEarlierOwner(key trust.Key) bool {
 	pin, ok := r.cfg.Keyring.Pin(r.cfg.Identity.ClusterID)
 	return ok && pin.Key == key && !pin.Left

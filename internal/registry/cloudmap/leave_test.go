@@ -17,8 +17,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/state"
 )
 
-// TestLeave_LastClusterWaitsForReaders lets the last cluster of a clusterset leave while another clusterset's cluster only reads its registry: the
-// farewell stays until that one has read it, and no longer.
+// TestLeave_LastClusterWaitsForReaders lets the last cluster of a clusterset leave while another
+// clusterset's cluster only reads its registry: the farewell stays until that one has read it, and
+// no longer.
 func TestLeave_LastClusterWaitsForReaders(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)})
@@ -41,8 +42,9 @@ func TestLeave_LastClusterWaitsForReaders(t *testing.T) {
 	})
 }
 
-// TestLeave_SaysFarewellWithoutRecords has another user delete the record of a cluster, or everything, before a process that has not joined leaves: the other
-// cluster knows the exports, and they end by the farewell only.
+// TestLeave_SaysFarewellWithoutRecords has another user delete the record of a cluster, or
+// everything, before a process that has not joined leaves: the other cluster knows the exports, and
+// they end by the farewell only.
 func TestLeave_SaysFarewellWithoutRecords(t *testing.T) {
 	for name, fault := range map[string]func(*otherWriter){
 		"record deleted":    func(v *otherWriter) { v.drop(format.MembersService, "cls1") },
@@ -72,8 +74,9 @@ func TestLeave_SaysFarewellWithoutRecords(t *testing.T) {
 	}
 }
 
-// TestLeave_SaysFarewellAfterForgedRecord has another member take the ID of a cluster that has just joined, by a record that is deleted later. The other
-// cluster knows the exports by then, and they end by the farewell only.
+// TestLeave_SaysFarewellAfterForgedRecord has another member take the ID of a cluster that has just
+// joined, by a record that is deleted later. The other cluster knows the exports by then, and they
+// end by the farewell only.
 func TestLeave_SaysFarewellAfterForgedRecord(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
@@ -99,7 +102,8 @@ func TestLeave_SaysFarewellAfterForgedRecord(t *testing.T) {
 	})
 }
 
-// TestLeave_RemovesInstancesThatSeemGone answers the first removal of each instance as if its service was gone.
+// TestLeave_RemovesInstancesThatSeemGone answers the first removal of each instance as if its
+// service was gone.
 func TestLeave_RemovesInstancesThatSeemGone(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)})
@@ -131,8 +135,9 @@ func TestLeave_RemovesInstancesThatSeemGone(t *testing.T) {
 	})
 }
 
-// TestLeave_RemovesInstancesWithoutCatalog ends a process that leaves before it has removed its instances. Then another user deletes the cluster's catalog, so
-// that only the farewell is left of its records. The next process removes the instances.
+// TestLeave_RemovesInstancesWithoutCatalog ends a process that leaves before it has removed its
+// instances. Then another user deletes the cluster's catalog, so that only the farewell is left of
+// its records. The next process removes the instances.
 func TestLeave_RemovesInstancesWithoutCatalog(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)})

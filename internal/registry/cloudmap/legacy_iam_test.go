@@ -34,9 +34,10 @@ var (
 	migrationDNSPolicies = append(slices.Clone(migrationPolicies), "compatibility-dns.json")
 )
 
-// startLegacyCloud runs a Cloud Map in which legacy controllers of two clusters exported webKey(0) with three endpoints each, in a namespace of an administrator: an HTTP
-// namespace, or a private DNS namespace, in which they create services with SRV records. The keys of the clusters have policies, for the zone of that namespace alone.
-// denyAtOnce is that of cloudmaplocal.Options.
+// startLegacyCloud runs a Cloud Map in which legacy controllers of two clusters exported webKey(0)
+// with three endpoints each, in a namespace of an administrator: an HTTP namespace, or a private
+// DNS namespace, in which they create services with SRV records. The keys of the clusters have
+// policies, for the zone of that namespace alone. denyAtOnce is that of cloudmaplocal.Options.
 func startLegacyCloud(t *testing.T, hasDNS, denyAtOnce bool, policies []string) *cloud {
 	t.Helper()
 	options := cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.Behaviors{DenyAtOnce: denyAtOnce}, StateFile: filepath.Join(t.TempDir(), "state")}
@@ -46,7 +47,8 @@ func startLegacyCloud(t *testing.T, hasDNS, denyAtOnce bool, policies []string) 
 		t.Fatal(err)
 	}
 	c.replace(before)
-	zone := createLegacyExports(t, c, hasDNS) // the policies, which a server gets at its start, have the ID of the zone
+	// the policies, which a server gets at its start, have the ID of the zone
+	zone := createLegacyExports(t, c, hasDNS)
 	if err := before.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +82,8 @@ func startLegacyCloud(t *testing.T, hasDNS, denyAtOnce bool, policies []string) 
 	return c
 }
 
-// createLegacyExports creates the namespace and what legacy controllers create, and returns the ID of the hosted zone if there is one.
+// createLegacyExports creates the namespace and what legacy controllers create, and returns the ID
+// of the hosted zone if there is one.
 func createLegacyExports(t *testing.T, c *cloud, hasDNS bool) (zone string) {
 	t.Helper()
 	sdk, name := c.sdk(admin), aws.String(webKey(0).Namespace)
@@ -122,7 +125,8 @@ func createLegacyExports(t *testing.T, c *cloud, hasDNS bool) (zone string) {
 	return zone
 }
 
-// legacyExport is a cluster's export of webKey(0) with three endpoints. Each cluster has its own addresses.
+// legacyExport is a cluster's export of webKey(0) with three endpoints. Each cluster has its own
+// addresses.
 func legacyExport(identity mcs.Identity, network byte) mcs.Export {
 	exp := webExport(identity.ClusterID, 0, 3)
 	for i := range exp.Backends[0].Endpoints {
@@ -159,7 +163,8 @@ func importing(t *testing.T, c *cloud, identity mcs.Identity) *legacy.Registry {
 	return reg
 }
 
-// controllersOf returns the controllers that wrote the instances of webKey(0), by cluster and instance.
+// controllersOf returns the controllers that wrote the instances of webKey(0), by cluster and
+// instance.
 func (c *cloud) controllersOf(t *testing.T) map[string]map[string]string {
 	t.Helper()
 	found := map[string]map[string]string{}
@@ -182,7 +187,8 @@ func writtenBy(exp mcs.Export, controller string) map[string]string {
 	return list
 }
 
-// hasRecords returns a check that DNS has exactly the SRV records of the exports' instances. A DNS namespace is the only one with records.
+// hasRecords returns a check that DNS has exactly the SRV records of the exports' instances. A DNS
+// namespace is the only one with records.
 func hasRecords(t *testing.T, c *cloud, hasDNS bool) func(exports ...mcs.Export) func() bool {
 	t.Helper()
 	if !hasDNS {
@@ -201,8 +207,9 @@ func hasRecords(t *testing.T, c *cloud, hasDNS bool) func(exports ...mcs.Export)
 	}
 }
 
-// TestLegacyMigrationUnderIAM migrates two clusters as docs/migration.md says, with the policies that it names and no more: no request is denied. In a DNS namespace, the
-// records of the legacy controllers' services stay, and are those of all endpoints all the time.
+// TestLegacyMigrationUnderIAM migrates two clusters as docs/migration.md says, with the policies
+// that it names and no more: no request is denied. In a DNS namespace, the records of the legacy
+// controllers' services stay, and are those of all endpoints all the time.
 func TestLegacyMigrationUnderIAM(t *testing.T) {
 	const ours, theirs = "cloud-map-mcs-controller", legacy.ControllerName
 	for name, tc := range map[string]struct {
@@ -277,8 +284,9 @@ func TestLegacyMigrationUnderIAM(t *testing.T) {
 	}
 }
 
-// TestLegacyServicesWithoutIAMTags: without the steps of docs/migration.md the legacy clusters do not see changes, the warning at the ServiceExport names
-// the missing step, and the export itself works.
+// TestLegacyServicesWithoutIAMTags: without the steps of docs/migration.md the legacy clusters do
+// not see changes, the warning at the ServiceExport names the missing step, and the export itself
+// works.
 func TestLegacyServicesWithoutIAMTags(t *testing.T) {
 	for name, tc := range map[string]struct {
 		hasDNS, hasTags, deniesAtOnce bool
@@ -308,7 +316,8 @@ func TestLegacyServicesWithoutIAMTags(t *testing.T) {
 	}
 }
 
-// TestNarrowedZones: instance-dns.json with the hosted zone of the namespace in place of all zones, as docs/iam.md says, allows all that the view writes there.
+// TestNarrowedZones: instance-dns.json with the hosted zone of the namespace in place of all zones,
+// as docs/iam.md says, allows all that the view writes there.
 func TestNarrowedZones(t *testing.T) {
 	c := startLegacyCloud(t, true, false, dnsPolicies)
 	tagLegacyServices(t, c)

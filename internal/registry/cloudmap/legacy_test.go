@@ -23,8 +23,9 @@ func legacyInstances(exp mcs.Export) []api.Instance {
 	return list
 }
 
-// A hundred clusters of one account import from legacy controllers and list all namespaces and services from one quota. They find
-// intervals at which a cluster that has to list to join does not wait.
+// A hundred clusters of one account import from legacy controllers and list all namespaces and
+// services from one quota. They find intervals at which a cluster that has to list to join does not
+// wait.
 func TestLegacyRegistriesShareQuota(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a while")

@@ -15,8 +15,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
-// memberServices are the services with member records: members, and further ones of clusters that found no room in those before
-// (docs/proposals/023-more-members.md). The record of a cluster stays in its service. It is safe for concurrent use.
+// memberServices are the services with member records: members, and further ones of clusters that
+// found no room in those before (docs/proposals/023-more-members.md). The record of a cluster stays
+// in its service. It is safe for concurrent use.
 type memberServices struct {
 	// known is the number of services that exist as far as is known; 0 is unknown.
 	known atomic.Int32
@@ -31,7 +32,8 @@ type memberServices struct {
 // number is the number of services that a poll reads, at least 1.
 func (m *memberServices) number() int { return max(1, int(m.known.Load())) }
 
-// toSearch is the number of services that a record may be in: all that are possible while none was read.
+// toSearch is the number of services that a record may be in: all that are possible while none was
+// read.
 func (m *memberServices) toSearch() int {
 	if m.known.Load() == 0 {
 		return format.MaxMembersServices
@@ -39,7 +41,8 @@ func (m *memberServices) toSearch() int {
 	return m.number()
 }
 
-// observe records that n services exist. One that is missing in a later read may exist: the records in it would be no evidence for anything.
+// observe records that n services exist. One that is missing in a later read may exist: the records
+// in it would be no evidence for anything.
 func (m *memberServices) observe(n int) {
 	if n > int(m.known.Load()) {
 		m.known.Store(int32(n)) //nolint:gosec // at most MaxMembersServices
@@ -53,8 +56,9 @@ func (m *memberServices) observeRead(n, records int) {
 	m.shown[n-1] = records
 }
 
-// refused records that a service refused this cluster's record because of a quota. It reports whether another service may have room: the other quota, of instances of
-// the namespace, holds for all of them.
+// refused records that a service refused this cluster's record because of a quota. It reports
+// whether another service may have room: the other quota, of instances of the namespace, holds for
+// all of them.
 func (m *memberServices) refused(name string) bool {
 	n, ok := format.ParseMembersService(name)
 	m.mu.Lock()
@@ -66,7 +70,8 @@ func (m *memberServices) refused(name string) bool {
 	return true
 }
 
-// withRoom returns the number of the first service that has not refused a record, 0 if all have: then all are tried again.
+// withRoom returns the number of the first service that has not refused a record, 0 if all have:
+// then all are tried again.
 func (m *memberServices) withRoom() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -77,7 +82,8 @@ func (m *memberServices) withRoom() int {
 	return n
 }
 
-// countServices returns how many services with member records are among all services of the control namespace.
+// countServices returns how many services with member records are among all services of the control
+// namespace.
 func countServices(services map[string]api.Service) int {
 	n := 0
 	for n < format.MaxMembersServices {
@@ -93,8 +99,8 @@ func countServices(services map[string]api.Service) int {
 var errNoRoom = fmt.Errorf("the clusterset has no room for another cluster: each of its %d services with member records has 1,000 instances, the maximum of AWS Cloud Map. "+
 	"The records of clusters that have left stay for a week", format.MaxMembersServices)
 
-// findMembers returns the service for this cluster's record: the one that has a record with its ID, else the first one with room, which it creates if it does
-// not exist.
+// findMembers returns the service for this cluster's record: the one that has a record with its ID,
+// else the first one with room, which it creates if it does not exist.
 func (c *control) findMembers(ctx context.Context, in api.Namespace, services map[string]api.Service) (api.Service, error) {
 	count := countServices(services)
 	c.services.observe(count)
@@ -122,7 +128,8 @@ func (c *control) findMembers(ctx context.Context, in api.Namespace, services ma
 	return created, err
 }
 
-// findRecord returns the number of the service that has a record with this cluster's ID, 0 for none.
+// findRecord returns the number of the service that has a record with this cluster's ID, 0 for
+// none.
 func (c *control) findRecord(ctx context.Context, in api.Namespace, count int) (int, error) {
 	for n := 1; n <= count; n++ {
 		found, err := c.recordsOf(ctx, in, n)
@@ -154,7 +161,8 @@ func (c *control) membersServices(ctx context.Context, in api.Namespace) (found 
 	return found, nil
 }
 
-// moveRecord makes the next search find another service for this cluster's record if its service is full.
+// moveRecord makes the next search find another service for this cluster's record if its service is
+// full.
 func (c *control) moveRecord(place controlPlace, err error) {
 	if !api.IsQuota(err) || !c.services.refused(place.members.Name) {
 		return
@@ -167,15 +175,17 @@ func (c *control) moveRecord(place controlPlace, err error) {
 // recordReader reads the services with member records. It belongs to the reader's goroutine.
 type recordReader struct {
 	*components
-	// askedAt is the time at which the service after the known ones was asked for; zero is never, or before a read that failed.
+	// askedAt is the time at which the service after the known ones was asked for; zero is never,
+	// or before a read that failed.
 	askedAt time.Time
 }
 
-// askAgain is the time after which the service after the known ones is asked for again while the last one is full.
+// askAgain is the time after which the service after the known ones is asked for again while the
+// last one is full.
 const askAgain = 30 * time.Second
 
-// isAskDue reports whether the service after the known ones has to be asked for: at first, and at intervals if the last one showed so many records that a further one
-// may have been created.
+// isAskDue reports whether the service after the known ones has to be asked for: at first, and at
+// intervals if the last one showed so many records that a further one may have been created.
 func (r *recordReader) isAskDue(now time.Time, shown int) bool {
 	return r.askedAt.IsZero() || shown >= format.FullMembersService && now.Sub(r.askedAt) >= askAgain
 }
@@ -237,8 +247,8 @@ func (r *recordReader) readFurther(ctx context.Context, in api.Namespace, record
 
 // readService reads service n.
 func (r *recordReader) readService(ctx context.Context, in api.Namespace, n int) ([]api.Instance, error) {
-	// A service has at most as many instances as one read shows. If AWS allowed more, a record that is not shown would be as one that is missing: its
-	// cluster's catalog has a copy.
+	// A service has at most as many instances as one read shows. If AWS allowed more, a record that
+	// is not shown would be as one that is missing: its cluster's catalog has a copy.
 	instances, _, err := r.client.WithPriority(api.PriorityHigh).DiscoverInstances(ctx, in.HTTPName, format.MembersServiceName(n), nil)
 	return instances, err
 }
@@ -255,7 +265,8 @@ func (r *recordReader) removeFarewells(ctx context.Context, place controlPlace, 
 	var failed []error
 	for _, s := range services {
 		for _, id := range ids {
-			failed = append(failed, r.client.WithPriority(api.PriorityLow).DeregisterInstance(ctx, s.ID, id)) // one that is not there is removed
+			// one that is not there is removed
+			failed = append(failed, r.client.WithPriority(api.PriorityLow).DeregisterInstance(ctx, s.ID, id))
 		}
 	}
 	return errors.Join(failed...)

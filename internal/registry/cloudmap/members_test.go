@@ -19,7 +19,8 @@ type crowd struct {
 	in     []api.Instance
 }
 
-// fill registers instances in service members until AWS accepts no further one. They are no records, by their IDs.
+// fill registers instances in service members until AWS accepts no further one. They are no
+// records, by their IDs.
 func (c *crowd) fill() {
 	c.t.Helper()
 	admin, members := c.others.service(format.MembersService)
@@ -91,7 +92,8 @@ func TestMoreMembers(t *testing.T) {
 		reader := c.begin(testIdentity("reader"), nil, func(cfg *Config) { cfg.ReadOnly, cfg.ResourceIDs = true, nil })
 		c.until(time.Minute, "a registry that only reads sees both", func() bool { return sees(t, reader.Registry, of1)() && sees(t, reader.Registry, of2)() })
 
-		// A process that starts finds its service by the stored ID, without lists, and without it by its record.
+		// A process that starts finds its service by the stored ID, without lists, and without it
+		// by its record.
 		for name, forget := range map[string]bool{"with the stored IDs": false, "without": true} {
 			next.kill()
 			if forget {
@@ -132,7 +134,8 @@ func TestMoreMembers(t *testing.T) {
 	})
 }
 
-// TestMoreMembers_Forged has another member write a record under the ID of a cluster into another service than the cluster's.
+// TestMoreMembers_Forged has another member write a record under the ID of a cluster into another
+// service than the cluster's.
 func TestMoreMembers_Forged(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a while")
@@ -160,7 +163,8 @@ func TestMoreMembers_Forged(t *testing.T) {
 			of2 = webExport("cls2", 8, 2+len(name)%5)
 			publish(t, next.Registry, of2)
 			c.until(time.Minute, "cls1 sees a change of cls2 beside a record with "+name, sees(t, first.Registry, of2))
-			time.Sleep(3 * time.Minute) // longer than it takes until a cluster without heartbeats is stale
+			// longer than it takes until a cluster without heartbeats is stale
+			time.Sleep(3 * time.Minute)
 			if view := look(t, first.Registry, of2.Key); len(view.Exports()) != 1 || len(view.WithLiveness(registry.Stale)) > 0 || len(view.In(registry.Unknown)) > 0 {
 				t.Errorf("beside a record with %s: %+v", name, view)
 			}
@@ -170,10 +174,12 @@ func TestMoreMembers_Forged(t *testing.T) {
 	})
 }
 
-// TestMemberServices_NamespaceQuota has a namespace that is full, while its service members is not: another service would have no room either.
+// TestMemberServices_NamespaceQuota has a namespace that is full, while its service members is not:
+// another service would have no room either.
 func TestMemberServices_NamespaceQuota(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, InstancesPerNamespace: 3}) // cls1: a record, its copy and a page
+		// cls1: a record, its copy and a page
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, InstancesPerNamespace: 3})
 		first := w.begin(cls1, nil)
 		of1 := webExport("cls1", 0, 1)
 		publish(t, first.Registry, of1)

@@ -19,11 +19,13 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
-// maxHeap is the maximum growth of the heap of a test: half of the Deployment's limit of 512 MiB, because the collector lets a heap grow to twice what
-// is in use. The local Cloud Map of the test is part of it.
+// maxHeap is the maximum growth of the heap of a test: half of the Deployment's limit of 512 MiB,
+// because the collector lets a heap grow to twice what is in use. The local Cloud Map of the test
+// is part of it.
 const maxHeap = 256 << 20
 
-// wideSource is a Service with ports whose EndpointSlices have a number of endpoints each. Without sharing, each slice has other port numbers.
+// wideSource is a Service with ports whose EndpointSlices have a number of endpoints each. Without
+// sharing, each slice has other port numbers.
 func wideSource(ports, slices, perSlice int, sharing bool) mcs.Source {
 	meta := metav1.ObjectMeta{Namespace: "demo", Name: "wide", CreationTimestamp: metav1.NewTime(time.Unix(1_790_000_000, 0))}
 	src := mcs.Source{Identity: cls1, ServiceExport: &mcsv1beta1.ServiceExport{ObjectMeta: meta}, Service: &corev1.Service{ObjectMeta: meta}}
@@ -51,7 +53,8 @@ func wideSource(ports, slices, perSlice int, sharing bool) mcs.Source {
 	return src
 }
 
-// TestMemoryOfWideService exports a Service of 500 ports and 2,000 endpoints with the instance view.
+// TestMemoryOfWideService exports a Service of 500 ports and 2,000 endpoints with the instance
+// view.
 func TestMemoryOfWideService(t *testing.T) {
 	src := wideSource(500, 20, 100, true)
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
@@ -100,7 +103,8 @@ func TestMemoryOfManyServices(t *testing.T) {
 	}
 }
 
-// TestMemoryOfRefusedExport builds an export of a million ports of endpoints, of which no two have the same: it is refused, with the reason.
+// TestMemoryOfRefusedExport builds an export of a million ports of endpoints, of which no two have
+// the same: it is refused, with the reason.
 func TestMemoryOfRefusedExport(t *testing.T) {
 	src := wideSource(500, 2000, 1, false)
 	var left mcs.LeftOuts

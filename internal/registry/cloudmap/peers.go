@@ -16,14 +16,16 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
 )
 
-// peers decides when to read the registry, by polls, peer notifications and own writes, and notifies the other clusters of own writes.
+// peers decides when to read the registry, by polls, peer notifications and own writes, and
+// notifies the other clusters of own writes.
 type peers struct {
 	cfg   Config
 	log   logr.Logger
 	name  string
 	state *state.State
 
-	// keys are the public keys of the other live members that send notifications, as the last read showed them.
+	// keys are the public keys of the other live members that send notifications, as the last read
+	// showed them.
 	keys atomic.Pointer[map[string]string]
 
 	mu       sync.Mutex
@@ -36,21 +38,24 @@ type peers struct {
 	round int
 	// failures is the number of failed reads in a row.
 	failures int
-	// silent are the clusters without peer notifications, since when, and those of the last log line.
+	// silent are the clusters without peer notifications, since when, and those of the last log
+	// line.
 	silent, logged string
 	since          time.Time
 }
 
 const (
-	// maxThrottledPause is the longest pause between two throttled reads: far less than the time after which a cluster is stale.
+	// maxThrottledPause is the longest pause between two throttled reads: far less than the time
+	// after which a cluster is stale.
 	maxThrottledPause = 15 * time.Second
-	// eagerReads is the number of failed reads in a row, for another reason than throttling, after which the pauses grow, up to
-	// maxFailurePause: six seconds on average, ten reads a minute.
+	// eagerReads is the number of failed reads in a row, for another reason than throttling, after
+	// which the pauses grow, up to maxFailurePause: six seconds on average, ten reads a minute.
 	eagerReads      = 5
 	maxFailurePause = 10 * time.Second
 )
 
-// silenceThreshold is the time for which the same clusters must be without peer notifications before the log has them: longer than a restart.
+// silenceThreshold is the time for which the same clusters must be without peer notifications
+// before the log has them: longer than a restart.
 const silenceThreshold = time.Minute
 
 func newPeers(cfg Config, name string, s *state.State) *peers {
@@ -97,12 +102,15 @@ func (p *peers) HandleMessage(m peernotify.Message) string {
 	wanted := p.schedule.IsReadWanted()
 	result := p.schedule.HandleMessage(time.Now(), m)
 	if p.schedule.IsReadWanted() && !wanted {
-		p.state.ReadSignal.Set() // not for each of the 500 a second of 1,000 clusters: the reader computes its schedule from all peers
+		// not for each of the 500 a second of 1,000 clusters: the reader computes its schedule from
+		// all peers
+		p.state.ReadSignal.Set()
 	}
 	return result
 }
 
-// State implements peernotify.Handler: each of the other live clusters that listen gets the generation of the last written record with a change for it.
+// State implements peernotify.Handler: each of the other live clusters that listen gets the
+// generation of the last written record with a change for it.
 func (p *peers) State() (peernotify.Message, []peernotify.Receiver) {
 	receivers := p.state.Receivers(p.cfg.PeerNotifications.Contact())
 	p.mu.Lock()
@@ -129,14 +137,16 @@ func (p *peers) addNotified(members []registry.Member) {
 	}
 }
 
-// announced returns when the change of a cluster that is being read was announced, zero if no notification did.
+// announced returns when the change of a cluster that is being read was announced, zero if no
+// notification did.
 func (p *peers) announced(id string) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.schedule.Announced(id)
 }
 
-// recordWritten notifies the other clusters and the own reader that the record of a generation was written.
+// recordWritten notifies the other clusters and the own reader that the record of a generation was
+// written.
 func (p *peers) recordWritten(generation int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -163,7 +173,8 @@ func (p *peers) readStarted() {
 	p.schedule.HandleReadStart(time.Now())
 }
 
-// readEnded schedules the next read after one that ended with err. whole is set if all member records were read, even if some pages were not.
+// readEnded schedules the next read after one that ended with err. whole is set if all member
+// records were read, even if some pages were not.
 func (p *peers) readEnded(whole bool, err error) {
 	now := time.Now()
 	others, urgent := p.state.Peers(now)
@@ -183,8 +194,9 @@ func (p *peers) readEnded(whole bool, err error) {
 	p.reportSilence(now)
 }
 
-// pauseAfterFailure returns the pause after a failed read. It grows while AWS throttles, or while reads go on to fail for another reason, with a
-// random part that spreads the clusters of the account. The caller holds p.mu.
+// pauseAfterFailure returns the pause after a failed read. It grows while AWS throttles, or while
+// reads go on to fail for another reason, with a random part that spreads the clusters of the
+// account. The caller holds p.mu.
 func (p *peers) pauseAfterFailure(slow bool) time.Duration {
 	p.failures++
 	doublings, longest := p.failures, maxThrottledPause
@@ -197,7 +209,8 @@ func (p *peers) pauseAfterFailure(slow bool) time.Duration {
 	return p.cfg.PollInterval + rand.N(min(longest, p.cfg.PollInterval<<min(doublings, 10)))
 }
 
-// reportSilence updates the metric of the poll interval, and logs which clusters send no peer notifications. The caller holds p.mu.
+// reportSilence updates the metric of the poll interval, and logs which clusters send no peer
+// notifications. The caller holds p.mu.
 func (p *peers) reportSilence(now time.Time) {
 	interval := p.schedule.PollInterval(now)
 	p.cfg.Metrics.SetPollInterval(p.name, interval)

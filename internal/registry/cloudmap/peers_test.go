@@ -32,7 +32,8 @@ type network struct {
 	mu    sync.Mutex
 	conns map[netip.AddrPort]*conn
 	next  uint16
-	// blocked are the addresses that no datagram reaches. seen has copies of the datagrams that were sent to each address.
+	// blocked are the addresses that no datagram reaches. seen has copies of the datagrams that
+	// were sent to each address.
 	blocked map[netip.AddrPort]bool
 	seen    map[netip.AddrPort][][]byte
 	// seed and share are those of the dice by which datagrams get lost.
@@ -139,8 +140,8 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// TestConformanceWithPeerNotifications polls so seldom that only peer notifications bring changes in time.
-// Reads are late, as they are.
+// TestConformanceWithPeerNotifications polls so seldom that only peer notifications bring changes
+// in time. Reads are late, as they are.
 func TestConformanceWithPeerNotifications(t *testing.T) {
 	if testing.Short() {
 		t.Skip("CI runs TestConformance and TestConformanceUnderIAM: NIGHTLY=1 runs this one too")
@@ -174,7 +175,8 @@ type account struct {
 	reads map[[2]string]int
 }
 
-// virtually runs a test in virtual time, with the intervals that users have: what it measures is waiting, not computing.
+// virtually runs a test in virtual time, with the intervals that users have: what it measures is
+// waiting, not computing.
 func virtually(t *testing.T, options cloudmaplocal.Options, test func(t *testing.T, a *account)) {
 	t.Helper()
 	inBubble(t, func(t *testing.T) {
@@ -299,7 +301,8 @@ func await(t *testing.T, patience time.Duration, what string, met func() bool) t
 	return time.Since(began)
 }
 
-// change publishes a change of service i of a cluster, and returns how long all the others take to see it.
+// change publishes a change of service i of a cluster, and returns how long all the others take to
+// see it.
 func change(t *testing.T, regs []*Registry, from, service, endpoints int) time.Duration {
 	t.Helper()
 	exp := webExport(regs[from].cfg.Identity.ClusterID, service, endpoints)
@@ -314,7 +317,8 @@ func change(t *testing.T, regs []*Registry, from, service, endpoints int) time.D
 	})
 }
 
-// TestPropagation measures the time from Publish to the other cluster's Look, at 20 ms for each request to AWS.
+// TestPropagation measures the time from Publish to the other cluster's Look, at 20 ms for each
+// request to AWS.
 func TestPropagation(t *testing.T) {
 	tests := []struct {
 		name          string
@@ -386,7 +390,8 @@ func TestCallsPerMinute(t *testing.T) {
 	}
 }
 
-// TestCallsPerChange counts the requests that a change of one service makes: two writes at its exporter, and two reads at each cluster.
+// TestCallsPerChange counts the requests that a change of one service makes: two writes at its
+// exporter, and two reads at each cluster.
 func TestCallsPerChange(t *testing.T) {
 	virtually(t, cloudmaplocal.Options{}, func(t *testing.T, a *account) {
 		const clusters = 4
@@ -410,8 +415,9 @@ func TestCallsPerChange(t *testing.T) {
 	})
 }
 
-// TestCallsOfOtherNamespaces counts the reads that changes of services cause at a cluster that uses another namespace: none of the pages, and none besides its polls
-// while it reports that it imports nothing of them. When it uses the namespace, it sees all within a poll.
+// TestCallsOfOtherNamespaces counts the reads that changes of services cause at a cluster that uses
+// another namespace: none of the pages, and none besides its polls while it reports that it imports
+// nothing of them. When it uses the namespace, it sees all within a poll.
 func TestCallsOfOtherNamespaces(t *testing.T) {
 	virtually(t, cloudmaplocal.Options{Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)}, func(t *testing.T, a *account) {
 		var uses atomic.Bool
@@ -431,7 +437,8 @@ func TestCallsOfOtherNamespaces(t *testing.T) {
 		for i := range services {
 			publish(t, regs[0], webExport("cls1", i, 1))
 		}
-		time.Sleep(2 * regs[0].cfg.StaleAfter) // the exports are not new any more, and their pages were read once
+		// the exports are not new any more, and their pages were read once
+		time.Sleep(2 * regs[0].cfg.StaleAfter)
 		catalog, members := a.readsOf("cls2", format.CatalogName("cls1")), a.readsOf("cls2", format.MembersService)
 		for i := range services {
 			publish(t, regs[0], webExport("cls1", i, 2))
@@ -461,7 +468,8 @@ func pollInterval(reg *Registry) time.Duration {
 	return reg.peers.schedule.PollInterval(time.Now())
 }
 
-// TestPeerNotificationsLost drops notifications in several ways: the fast poll takes over each time, and ends again.
+// TestPeerNotificationsLost drops notifications in several ways: the fast poll takes over each
+// time, and ends again.
 func TestPeerNotificationsLost(t *testing.T) {
 	virtually(t, cloudmaplocal.Options{Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)}, func(t *testing.T, a *account) {
 		regs := a.start(t, 3, nil)
@@ -492,7 +500,8 @@ func TestPeerNotificationsLost(t *testing.T) {
 	})
 }
 
-// TestPeerNotificationsAfterRestart restarts a cluster's controller as a pod with another address and token.
+// TestPeerNotificationsAfterRestart restarts a cluster's controller as a pod with another address
+// and token.
 func TestPeerNotificationsAfterRestart(t *testing.T) {
 	virtually(t, cloudmaplocal.Options{Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)}, func(t *testing.T, a *account) {
 		first, second := a.standard(1), a.standard(2)
@@ -526,7 +535,8 @@ func TestPeerNotificationsAfterRestart(t *testing.T) {
 	})
 }
 
-// TestPeerNotificationsOfNewMember has a cluster join while the others poll seldom: its notifications announce it.
+// TestPeerNotificationsOfNewMember has a cluster join while the others poll seldom: its
+// notifications announce it.
 func TestPeerNotificationsOfNewMember(t *testing.T) {
 	virtually(t, cloudmaplocal.Options{Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)}, func(t *testing.T, a *account) {
 		regs := a.start(t, 2, func(cfg *Config) { cfg.PollIntervalWithNotifications, cfg.StaleAfter = time.Hour, 4*time.Hour })
@@ -539,7 +549,8 @@ func TestPeerNotificationsOfNewMember(t *testing.T) {
 	})
 }
 
-// TestPeerNotificationsForged sends a reader what an attacker can: nothing happens but a bounded number of reads.
+// TestPeerNotificationsForged sends a reader what an attacker can: nothing happens but a bounded
+// number of reads.
 func TestPeerNotificationsForged(t *testing.T) {
 	virtually(t, cloudmaplocal.Options{}, func(t *testing.T, a *account) {
 		regs := a.start(t, 3, nil)

@@ -25,8 +25,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
 )
 
-// deadlySilence is the shortest time without heartbeats after which a cluster may be taken for dead: a cluster that judges may
-// have seen the last one when it was nearly due again.
+// deadlySilence is the shortest time without heartbeats after which a cluster may be taken for
+// dead: a cluster that judges may have seen the last one when it was nearly due again.
 var deadlySilence = settings.StaleAfter - settings.HeartbeatInterval
 
 // noteWrite remembers what the clusters themselves write, and where.
@@ -62,11 +62,14 @@ func (tr *trial) noteWrite(r request) {
 	}
 }
 
-// catchUp is the time in which the clock of a cluster comes to the heartbeat of its clone, which is up to five minutes of heartbeats and a step later.
+// catchUp is the time in which the clock of a cluster comes to the heartbeat of its clone, which is
+// up to five minutes of heartbeats and a step later.
 const catchUp = 10 * time.Minute
 
-// isBehindClone reports whether a cluster has not written a later record than its clone since that one ended: another user has deleted the record of the clone before the
-// cluster has read it. The others take its records for replays until its clock has caught up, which docs/reliability.md has as a limit.
+// isBehindClone reports whether a cluster has not written a later record than its clone since that
+// one ended: another user has deleted the record of the clone before the cluster has read it. The
+// others take its records for replays until its clock has caught up, which docs/reliability.md has
+// as a limit.
 func (tr *trial) isBehindClone(a *actor) bool {
 	tr.writtenMu.Lock()
 	defer tr.writtenMu.Unlock()
@@ -92,7 +95,8 @@ func (tr *trial) observe() {
 	tr.observed = now
 }
 
-// heartbeat is that of a cluster's record as it is, 0 without one that the cluster has signed. Nothing goes wrong with its request: no cluster signs it.
+// heartbeat is that of a cluster's record as it is, 0 without one that the cluster has signed.
+// Nothing goes wrong with its request: no cluster signs it.
 func (tr *trial) heartbeat(members api.Service, a *actor) int64 {
 	id := a.identity.ClusterID
 	body := fmt.Sprintf(`{"ServiceId":%q,"InstanceId":%q}`, members.ID, id)
@@ -197,15 +201,18 @@ func (a *actor) checkViewOf(other *actor) {
 	}
 }
 
-// noteKilled notes that a process of the cluster was killed: it has not saved what it had read in the last seconds.
+// noteKilled notes that a process of the cluster was killed: it has not saved what it had read in
+// the last seconds.
 func (a *actor) noteKilled() {
 	for _, other := range a.trial.clusters {
 		a.trial.behind[a.number][other.identity.ClusterID] = true
 	}
 }
 
-// maySeeOlder reports whether a may see an earlier version of an export of other than before: its process was killed before it had saved that it had read a
-// later one, another user has written an earlier record since, and other was silent until it was stale. docs/reliability.md has that as a limit.
+// maySeeOlder reports whether a may see an earlier version of an export of other than before: its
+// process was killed before it had saved that it had read a later one, another user has written an
+// earlier record since, and other was silent until it was stale. docs/reliability.md has that as a
+// limit.
 func (a *actor) maySeeOlder(other *actor, k int) bool {
 	tr, id := a.trial, other.identity.ClusterID
 	if tr.behind[a.number][id] && a.takesForStale(id) && !tr.lastRecorded(id).After(tr.changedAt[id]) {
@@ -298,11 +305,14 @@ func (a *actor) writeImports() {
 	a.reportImports()
 }
 
-// contest is the time for which a clone and the original may both write until the later process has seen the earlier one, and again the time in which the original
-// writes its pages again after its first record that followed the last one of the clone. For so long the registry has signed records of both, and their key is the same.
+// contest is the time for which a clone and the original may both write until the later process has
+// seen the earlier one, and again the time in which the original writes its pages again after its
+// first record that followed the last one of the clone. For so long the registry has signed records
+// of both, and their key is the same.
 const contest = time.Minute
 
-// isContested reports whether the other clusters may see what a clone has written. A clone that goes on for longer than contest gets no allowance for that.
+// isContested reports whether the other clusters may see what a clone has written. A clone that
+// goes on for longer than contest gets no allowance for that.
 func (a *actor) isContested() bool {
 	tr, id := a.trial, a.identity.ClusterID
 	tr.writtenMu.Lock()
@@ -318,12 +328,14 @@ func (a *actor) isContested() bool {
 	return answered.Before(last) || time.Since(answered) < contest
 }
 
-// wasAlone reports whether the other clusters may see what the clone has withdrawn, because it took the cluster for ended.
+// wasAlone reports whether the other clusters may see what the clone has withdrawn, because it took
+// the cluster for ended.
 func (a *actor) wasAlone() bool {
 	return time.Since(a.aloneAt) < contest || !a.aloneAt.Before(a.contestedSince) && a.isContested()
 }
 
-// floor is the index of the earliest version of export k that others may see after the one with this index.
+// floor is the index of the earliest version of export k that others may see after the one with
+// this index.
 func (a *actor) floor(k, index int) int {
 	if a.isContested() {
 		return min(index, a.cloned[k])
@@ -331,7 +343,8 @@ func (a *actor) floor(k, index int) int {
 	return index
 }
 
-// noteClone notes whether the cluster has written no record for so long that a clone of it may take it for ended, and withdraw what the cluster exports.
+// noteClone notes whether the cluster has written no record for so long that a clone of it may take
+// it for ended, and withdraw what the cluster exports.
 func (a *actor) noteClone() {
 	tr := a.trial
 	tr.writtenMu.Lock()
@@ -363,8 +376,9 @@ func (a *actor) find(k int, exp *mcs.Export, index int) int {
 	return -1
 }
 
-// checkStale checks that no cluster comes to be taken for dead that is not: promise 4. One that has left writes no heartbeats: a cluster that could read neither its last
-// ones nor its farewell takes it for dead, and so does one that could not read a record before another user replaced it.
+// checkStale checks that no cluster comes to be taken for dead that is not: promise 4. One that has
+// left writes no heartbeats: a cluster that could read neither its last ones nor its farewell takes
+// it for dead, and so does one that could not read a record before another user replaced it.
 func (a *actor) checkStale() {
 	a.trial.t.Helper()
 	stale := map[string]bool{}
@@ -373,7 +387,8 @@ func (a *actor) checkStale() {
 			stale[id] = true
 		}
 	}
-	late := maxLag + api.RequestTimeout // until it is seen that another writer is back: one read may have no answer
+	// until it is seen that another writer is back: one read may have no answer
+	late := maxLag + api.RequestTimeout
 	if a.trial.udp != nil {
 		late += settings.PollIntervalWithNotifications
 	}
@@ -394,7 +409,8 @@ func (tr *trial) saidFarewell(id string) bool {
 	return tr.hasLeft[id]
 }
 
-// checkTwin checks that the second cluster with an ID gets: promise 8. That no cluster sees its exports is in checkViewOf.
+// checkTwin checks that the second cluster with an ID gets: promise 8. That no cluster sees its
+// exports is in checkViewOf.
 func (tr *trial) checkTwin() {
 	tr.t.Helper()
 	if tr.twin == nil {
@@ -403,7 +419,9 @@ func (tr *trial) checkTwin() {
 	first, id := tr.clusters[0], tr.clusters[0].identity.ClusterID
 	isDeleted := tr.deletedAt[id].After(tr.lastRecorded(id))
 	if silent := time.Since(tr.beat[id]); silent > 20*time.Second || isDeleted || tr.isHidden(first) {
-		tr.endTwin() // before it takes the silent one for dead, as it should; another member may have forged a farewell of one that cannot write
+		// before it takes the silent one for dead, as it should; another member may have forged a
+		// farewell of one that cannot write
+		tr.endTwin()
 		return
 	}
 	view, ok := viewOf(tr.t, tr.twin.Registry, tr.keys[0])
@@ -448,7 +466,8 @@ func (tr *trial) checkOutage() {
 	}
 }
 
-// knowledge is all that the controller knows of the others. isSynced reports whether it has read everything.
+// knowledge is all that the controller knows of the others. isSynced reports whether it has read
+// everything.
 func (a *actor) knowledge() (knowledge string, isSynced bool) {
 	var text strings.Builder
 	isSynced = true
@@ -466,7 +485,8 @@ func (a *actor) knowledge() (knowledge string, isSynced bool) {
 	return text.String(), isSynced
 }
 
-// checkMerges checks that who knows the same merges the same: promises 5 and 9. What has not changed was checked before.
+// checkMerges checks that who knows the same merges the same: promises 5 and 9. What has not
+// changed was checked before.
 func (tr *trial) checkMerges() {
 	tr.t.Helper()
 	for k := range allKeys {
@@ -491,7 +511,8 @@ func (tr *trial) checkMerges() {
 	}
 }
 
-// checkMerge merges what each cluster knows of a service, in any order. inputs tell what is the same.
+// checkMerge merges what each cluster knows of a service, in any order. inputs tell what is the
+// same.
 func (tr *trial) checkMerge(k int, known [][]mcs.Export, inputs []string) {
 	tr.t.Helper()
 	merged := map[string]mcs.Merged{}
@@ -516,7 +537,8 @@ func mapOf(exports []mcs.Export, f func(*mcs.Export) string) []string {
 	return texts
 }
 
-// calm ends all faults, waits until everything is as it was asked for, and counts the requests that still go on.
+// calm ends all faults, waits until everything is as it was asked for, and counts the requests that
+// still go on.
 func (tr *trial) calm() {
 	tr.t.Helper()
 	tr.history.Logf("calm")
@@ -546,12 +568,15 @@ func (tr *trial) calm() {
 	}
 }
 
-// settle waits until everything is as it was asked for, and no less than atLeast. It reports whether it was so in time.
+// settle waits until everything is as it was asked for, and no less than atLeast. It reports
+// whether it was so in time.
 func (tr *trial) settle(atLeast time.Duration) bool {
 	tr.t.Helper()
 	patience := 3 * defaultTimes().Audit
 	if tr.shows {
-		patience = 12 * time.Minute // a service of the view that was refused is tried again after ten, and a share is noticed within a minute
+		// a service of the view that was refused is tried again after ten, and a share is noticed
+		// within a minute
+		patience = 12 * time.Minute
 	}
 	for began := time.Now(); ; time.Sleep(2 * time.Second) {
 		for _, a := range tr.clusters {
@@ -594,8 +619,8 @@ func (tr *trial) traceKnown() {
 	}
 }
 
-// forgetRetired does as administrators do with a cluster whose last record another user has deleted: clusters that were down since then cannot know
-// that it has left.
+// forgetRetired does as administrators do with a cluster whose last record another user has
+// deleted: clusters that were down since then cannot know that it has left.
 func (tr *trial) forgetRetired() {
 	for _, a := range tr.clusters {
 		for _, other := range tr.clusters {
@@ -702,7 +727,8 @@ func (tr *trial) unshown() string {
 	return ""
 }
 
-// unhealthy is an instance of service k that another cluster has made unhealthy, "" if there is none: all clusters are alive, and all endpoints ready.
+// unhealthy is an instance of service k that another cluster has made unhealthy, "" if there is
+// none: all clusters are alive, and all endpoints ready.
 func (tr *trial) unhealthy(k int) string {
 	if !tr.marks {
 		return ""
@@ -769,7 +795,8 @@ func (tr *trial) shownServices() (map[string]api.Service, error) {
 	return services, nil
 }
 
-// listPause is the pause between two lists of services. AWS allows two in a second for all clients of an account, and the clusters need some.
+// listPause is the pause between two lists of services. AWS allows two in a second for all clients
+// of an account, and the clusters need some.
 const listPause = time.Second
 
 // shownIn are the services of the instance view in a namespace.
@@ -810,8 +837,9 @@ func (a *actor) excess() string {
 	return a.altered(listed)
 }
 
-// altered is a page among the instances of the cluster's catalog that is not the one of its record, "" if none is. Another user has written it, and the cluster
-// writes its own again after its next audit.
+// altered is a page among the instances of the cluster's catalog that is not the one of its record,
+// "" if none is. Another user has written it, and the cluster writes its own again after its next
+// audit.
 func (a *actor) altered(listed []api.Instance) string {
 	services, _ := a.trial.controlServices()
 	record, ok := a.trial.shownRecord(services[format.MembersService], a.identity.ClusterID)
@@ -843,10 +871,12 @@ func (tr *trial) checkSilence() {
 	after := tr.count()
 	const clusters = machines
 	allowed := map[string]int{
-		// And one look at the own pages, those at the instances, and now and then one for the page that garbage announces.
+		// And one look at the own pages, those at the instances, and now and then one for the page
+		// that garbage announces.
 		"DiscoverInstances":        clusters * (int(span/settings.PollInterval+3+span/defaultTimes().MaxRetry) + audits),
 		"RegisterInstance members": clusters * int(span/settings.HeartbeatInterval+1),
-		// The instance view lists the namespaces once within five minutes of its start, and again after a failure.
+		// The instance view lists the namespaces once within five minutes of its start, and again
+		// after a failure.
 		"ListNamespaces": clusters,
 		// A controller that started within the last minutes lists the services, and reads the tags
 		// of each catalog once. TestSealIsShown has the numbers of the hours after that.

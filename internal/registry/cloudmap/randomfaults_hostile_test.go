@@ -45,7 +45,8 @@ func (tr *trial) vandalise() {
 	}
 }
 
-// controlServices are the services that the clusters wrote to last, by name; ok is false before service members has records.
+// controlServices are the services that the clusters wrote to last, by name; ok is false before
+// service members has records.
 func (tr *trial) controlServices() (services map[string]api.Service, ok bool) {
 	tr.writtenMu.Lock()
 	defer tr.writtenMu.Unlock()
@@ -70,7 +71,8 @@ func (tr *trial) deleteOne(id string, s api.Service) {
 	}
 }
 
-// The operations of another user of Cloud Map. Any of their requests may fail; what was done until then is done.
+// The operations of another user of Cloud Map. Any of their requests may fail; what was done until
+// then is done.
 
 // deleteRecord deletes a cluster's record, or those of all clusters.
 func (tr *trial) deleteRecord(a *actor) {
@@ -95,13 +97,16 @@ func (tr *trial) deletePage(a *actor) {
 	tr.deleteInstances(s[format.CatalogName(a.identity.ClusterID)], func(i api.Instance) bool { return strings.HasPrefix(i.ID, prefix) })
 }
 
-// needsCopy reports whether the copy of a cluster's record may be all that shows the cluster that a clone has written later records, up to the five minutes of heartbeats
-// that are not saved. Without it the others take its records for replays until its clock has caught up, which docs/reliability.md has as a limit.
+// needsCopy reports whether the copy of a cluster's record may be all that shows the cluster that a
+// clone has written later records, up to the five minutes of heartbeats that are not saved. Without
+// it the others take its records for replays until its clock has caught up, which
+// docs/reliability.md has as a limit.
 func (tr *trial) needsCopy(id string) bool {
 	return slices.ContainsFunc(tr.clusters, func(a *actor) bool { return a.identity.ClusterID == id && a.isContested() })
 }
 
-// deleteServices deletes a cluster's catalog with its record, service members, or the namespace with everything in it.
+// deleteServices deletes a cluster's catalog with its record, service members, or the namespace
+// with everything in it.
 func (tr *trial) deleteServices(a *actor) {
 	s, ok := tr.controlServices()
 	if !ok {
@@ -164,7 +169,8 @@ func (tr *trial) deleteInstances(s api.Service, chosen func(api.Instance) bool) 
 	}
 }
 
-// deleteService deletes a service with its instances. It stays if another client writes to it meanwhile.
+// deleteService deletes a service with its instances. It stays if another client writes to it
+// meanwhile.
 func (tr *trial) deleteService(s api.Service) {
 	tr.deleteInstances(s, func(api.Instance) bool { return true })
 	if s.ID != "" {
@@ -172,7 +178,8 @@ func (tr *trial) deleteService(s api.Service) {
 	}
 }
 
-// noteChangedRecord notes that another user has changed the record of a cluster. If the cluster has left, a reader that was down since has no way to know that.
+// noteChangedRecord notes that another user has changed the record of a cluster. If the cluster has
+// left, a reader that was down since has no way to know that.
 func (tr *trial) noteChangedRecord(s api.Service, instance api.Instance) {
 	if s.Name != format.MembersService {
 		return
@@ -186,8 +193,9 @@ func (tr *trial) noteChangedRecord(s api.Service, instance api.Instance) {
 	}
 }
 
-// noteDeletedRecord notes that another user has deleted the record of a cluster. A duplicate or a clone that starts before the cluster has written it again, and whose
-// catalog is gone too, finds the ID free.
+// noteDeletedRecord notes that another user has deleted the record of a cluster. A duplicate or a
+// clone that starts before the cluster has written it again, and whose catalog is gone too, finds
+// the ID free.
 func (tr *trial) noteDeletedRecord(s api.Service, instance api.Instance) {
 	if s.Name != format.MembersService {
 		return
@@ -215,7 +223,8 @@ func (tr *trial) shownRecord(s api.Service, id string) (r format.Member, ok bool
 	return r, err == nil
 }
 
-// forgeRecord writes a record of a cluster that another member has signed, or changes one that the cluster has signed.
+// forgeRecord writes a record of a cluster that another member has signed, or changes one that the
+// cluster has signed.
 func (tr *trial) forgeRecord(a *actor) {
 	s, ok := tr.controlServices()
 	if !ok {
@@ -257,8 +266,9 @@ func (tr *trial) forged(r format.Member) api.Instance {
 	return r.Instance(signerOf(forgerUID))
 }
 
-// forgeCopy replaces the copy of a cluster's record in its catalog too, as a member may under the policies that let each cluster tag its own catalog.
-// A reader that knows the cluster refuses the key for as long as the cluster lives. A cluster that has left or is silent has no such
+// forgeCopy replaces the copy of a cluster's record in its catalog too, as a member may under the
+// policies that let each cluster tag its own catalog. A reader that knows the cluster refuses the
+// key for as long as the cluster lives. A cluster that has left or is silent has no such
 // protection, as docs/iam.md says: clearForgedCopies keeps to this limit.
 func (tr *trial) forgeCopy(a *actor) {
 	if a.process == nil || a.becomes != nil || time.Since(tr.beat[a.identity.ClusterID]) > settings.HeartbeatInterval || time.Since(a.joinedAt) < 2*time.Minute ||
@@ -304,7 +314,8 @@ func (tr *trial) clearForgedCopies() {
 	}
 }
 
-// clearForgedCopy removes the forged copy of a cluster's record, if there is one, once a list shows it.
+// clearForgedCopy removes the forged copy of a cluster's record, if there is one, once a list shows
+// it.
 func (tr *trial) clearForgedCopy(a *actor) {
 	forgedAt, isForgery := tr.forgedCopies[a]
 	if !isForgery {
@@ -325,7 +336,8 @@ func isForged(i api.Instance) bool {
 	return i.Attributes[format.AttrKey] == signerOf(forgerUID).Key().String()
 }
 
-// forgePage replaces a page by one that another member has signed, and announces it by a record of the same member or not at all.
+// forgePage replaces a page by one that another member has signed, and announces it by a record of
+// the same member or not at all.
 func (tr *trial) forgePage(a *actor) {
 	s, ok := tr.controlServices()
 	if !ok || s[format.CatalogName(a.identity.ClusterID)].ID == "" {
@@ -406,7 +418,8 @@ func (tr *trial) noteWritten(serviceID, instanceID string, attrs map[string]stri
 	kept[tr.next*7919%maxWritten] = w
 }
 
-// replay writes an instance again that a cluster had written earlier, or all parts of the page with it.
+// replay writes an instance again that a cluster had written earlier, or all parts of the page with
+// it.
 func (tr *trial) replay(kind writtenKind) func(*actor) {
 	return func(*actor) {
 		tr.writtenMu.Lock()
@@ -434,8 +447,9 @@ func (tr *trial) replay(kind writtenKind) func(*actor) {
 	}
 }
 
-// backUp keeps all instances of the clusterset as they are, without copies that another member has forged: restored for a cluster that is silent later, they would
-// be beyond the limit that forgeCopy keeps to.
+// backUp keeps all instances of the clusterset as they are, without copies that another member has
+// forged: restored for a cluster that is silent later, they would be beyond the limit that
+// forgeCopy keeps to.
 func (tr *trial) backUp(*actor) {
 	s, ok := tr.controlServices()
 	if !ok {
@@ -452,7 +466,8 @@ func (tr *trial) backUp(*actor) {
 	tr.backup = backup
 }
 
-// restoreBackup puts the clusterset back to the backup: what came after is gone, and everything has its earlier value.
+// restoreBackup puts the clusterset back to the backup: what came after is gone, and everything has
+// its earlier value.
 func (tr *trial) restoreBackup(*actor) {
 	if tr.backup == nil {
 		return
@@ -485,14 +500,15 @@ func (tr *trial) hide(a *actor) {
 	}
 }
 
-// hiding says until when a cluster does not see the clusterset's namespace, and whether requests are denied or find nothing.
+// hiding says until when a cluster does not see the clusterset's namespace, and whether requests
+// are denied or find nothing.
 type hiding struct {
 	until    time.Time
 	isDenied bool
 }
 
-// answerHidden answers the request of a cluster that does not see the namespace: code is the error, body the answer without one. ok is false if the cluster
-// sees it.
+// answerHidden answers the request of a cluster that does not see the namespace: code is the error,
+// body the answer without one. ok is false if the cluster sees it.
 func (tr *trial) answerHidden(req request) (code, body string, ok bool) {
 	tr.hideMu.Lock()
 	h, ok := tr.hidden[req.cluster]
@@ -507,7 +523,8 @@ func (tr *trial) answerHidden(req request) (code, body string, ok bool) {
 	return code, body, true
 }
 
-// answerUnshared answers a request as if no namespace existed: code is the error, body the answer without one.
+// answerUnshared answers a request as if no namespace existed: code is the error, body the answer
+// without one.
 func answerUnshared(operation string) (code, body string) {
 	switch {
 	case strings.HasPrefix(operation, "Create"):

@@ -14,8 +14,9 @@ import (
 const (
 	// namespaces are those of a trial's services. Each has two services.
 	namespaces = 8
-	// fewPages and manyPages are the numbers of pages that the services of a trial are in: a page has exports of eight namespaces, which are more than a member
-	// record names of a page, or of two.
+	// fewPages and manyPages are the numbers of pages that the services of a trial are in: a page
+	// has exports of eight namespaces, which are more than a member record names of a page, or of
+	// two.
 	fewPages, manyPages = 2, 8
 )
 
@@ -80,15 +81,17 @@ func (u *usage) wants(namespace string) bool {
 // uses reports whether the cluster uses the namespace of a key.
 func (a *actor) uses(k int) bool { return !a.trial.usage[a.number].usedSince(k).IsZero() }
 
-// changeUse begins or ends the use of a namespace, as when an administrator creates or deletes it. The exports and imports in it end with it. Its
-// pages are read when it begins to be used again, and the other clusters are unknown there until then.
+// changeUse begins or ends the use of a namespace, as when an administrator creates or deletes it.
+// The exports and imports in it end with it. Its pages are read when it begins to be used again,
+// and the other clusters are unknown there until then.
 func (tr *trial) changeUse(a *actor) {
 	n, isUsed := tr.rnd.IntN(namespaces), tr.rnd.IntN(2) > 0
 	if !tr.usage[a.number].set(n, isUsed) {
 		return
 	}
 	tr.history.Logf("%s uses namespace %s: %t", a.identity.ClusterID, namespaceName(n), isUsed)
-	tr.before = nil // what is known of this namespace counts from now on, or does not count any more
+	// what is known of this namespace counts from now on, or does not count any more
+	tr.before = nil
 	if isUsed {
 		tr.tally.Add("namespace begins to be used", 1)
 		return
@@ -101,8 +104,9 @@ func (tr *trial) changeUse(a *actor) {
 	}
 }
 
-// beginUse makes each cluster use one more namespace, when everything is as it was asked for, and checks what it knows of the exports there in that moment: all
-// of it, or that it does not know. It reports whether that is so.
+// beginUse makes each cluster use one more namespace, when everything is as it was asked for, and
+// checks what it knows of the exports there in that moment: all of it, or that it does not know. It
+// reports whether that is so.
 func (tr *trial) beginUse() bool {
 	tr.t.Helper()
 	for _, a := range tr.machines {
@@ -126,7 +130,8 @@ func (tr *trial) beginUse() bool {
 	return !tr.t.Failed()
 }
 
-// knownSince returns the time from which a key that the controller has seen stays known: it runs and uses the namespace.
+// knownSince returns the time from which a key that the controller has seen stays known: it runs
+// and uses the namespace.
 func (a *actor) knownSince(k int) time.Time {
 	if since := a.trial.usage[a.number].usedSince(k); since.After(a.process.began) {
 		return since
@@ -145,7 +150,8 @@ func (a *actor) reportImports() {
 	a.process.SetImports(mcs.NewImportReport(imported))
 }
 
-// countUnread counts services in namespaces that are not used: those of which the answer is that a cluster is unknown, because its page was not read, or ignored.
+// countUnread counts services in namespaces that are not used: those of which the answer is that a
+// cluster is unknown, because its page was not read, or ignored.
 func (tr *trial) countUnread() {
 	for _, a := range tr.machines {
 		for k := range allKeys {

@@ -54,13 +54,15 @@ func (tr *trial) allOperations() []operation {
 	}
 }
 
-// chosenOperations are the operations that the environment variable FAULTS_OPERATIONS names, separated by commas; without it all.
+// chosenOperations are the operations that the environment variable FAULTS_OPERATIONS names,
+// separated by commas; without it all.
 func (tr *trial) chosenOperations() []operation {
 	names, isSet := os.LookupEnv("FAULTS_OPERATIONS")
 	return slices.DeleteFunc(tr.allOperations(), func(o operation) bool { return isSet && !slices.Contains(strings.Split(names, ","), o.name) })
 }
 
-// operate does one of the operations at one of twenty steps, and goes on with those that take a while.
+// operate does one of the operations at one of twenty steps, and goes on with those that take a
+// while.
 func (tr *trial) operate() {
 	if tr.hostile.IntN(20) == 0 && len(tr.operations) > 0 {
 		o, a := tr.operations[tr.hostile.IntN(len(tr.operations))], tr.machines[tr.hostile.IntN(machines)]
@@ -119,7 +121,8 @@ func (a *actor) start() {
 		}
 		floor := &[allKeys]sight{}
 		for k := range floor {
-			floor[k].index = a.trial.lastSeen[a.number][k][other.identity.ClusterID] // nothing goes back
+			// nothing goes back
+			floor[k].index = a.trial.lastSeen[a.number][k][other.identity.ClusterID]
 		}
 		a.seen[other.identity.ClusterID] = floor
 	}
@@ -140,8 +143,9 @@ func (a *actor) start() {
 	})
 }
 
-// publishAll publishes the exports that the cluster's user wants and that are selected, before the registry runs, as the controller does: a process that
-// starts does not announce pages without them.
+// publishAll publishes the exports that the cluster's user wants and that are selected, before the
+// registry runs, as the controller does: a process that starts does not announce pages without
+// them.
 func (a *actor) publishAll(reg *Registry, selects func(k int) bool) {
 	for k := range allKeys {
 		if exp := a.wanted(k); exp != nil && selects(k) {
@@ -158,7 +162,8 @@ func (a *actor) asCluster(cfg *Config) {
 		cfg.Joined = a.joinedAt
 	}
 	cfg.wall = func() time.Time { return time.Now().Add(skew) }
-	cfg.Keyring.AddOwn(a.alias.identity.ClusterID, signerOf(a.identity.UID).Key()) // as the keyring that both registries of a controller share
+	// as the keyring that both registries of a controller share
+	cfg.Keyring.AddOwn(a.alias.identity.ClusterID, signerOf(a.identity.UID).Key())
 	cfg.InstanceView = a.shows
 	cfg.Wanted, cfg.UsedNamespaces = a.trial.usage[a.number].wants, a.trial.usage[a.number].names
 }
@@ -188,11 +193,13 @@ func (a *actor) die(how func()) {
 	a.process = nil
 	a.comesBack = time.Now().Add(time.Duration(a.trial.rnd.IntN(8)) * time.Second)
 	if a.trial.rnd.IntN(5) == 0 && (a != a.trial.clusters[0] || a.trial.twin == nil) {
-		a.comesBack = a.comesBack.Add(5 * time.Minute) // dead for longer than heartbeats may be missing
+		// dead for longer than heartbeats may be missing
+		a.comesBack = a.comesBack.Add(5 * time.Minute)
 	}
 }
 
-// leave takes the cluster out of the clusterset, which may take a while. It returns an error if not everything was removed by then.
+// leave takes the cluster out of the clusterset, which may take a while. It returns an error if not
+// everything was removed by then.
 func (a *actor) leave(within time.Duration) error {
 	if a.process == nil || a.trial.twin != nil || a.becomes != nil && !a.isLeaving {
 		return nil
@@ -239,7 +246,8 @@ func (a *actor) wish() {
 	a.wantEverywhere(now, k, &exp)
 }
 
-// nextVersion returns a number that distinguishes the next version of an export from all others, whatever ID the cluster has.
+// nextVersion returns a number that distinguishes the next version of an export from all others,
+// whatever ID the cluster has.
 func (a *actor) nextVersion(k int) map[string]string {
 	next := &a.trial.versions[a.number][k]
 	*next++
@@ -292,7 +300,8 @@ func (a *actor) want(now time.Time, k int, exp *mcs.Export) {
 // wanted returns the export of a key that the user wants now.
 func (a *actor) wanted(k int) *mcs.Export { return a.memories[k][len(a.memories[k])-1].exp }
 
-// work reconciles exports of the notified keys, as the export reconciler does: not all of them at once.
+// work reconciles exports of the notified keys, as the export reconciler does: not all of them at
+// once.
 func (a *actor) work() {
 	if a.process == nil {
 		return
@@ -357,7 +366,8 @@ func (tr *trial) endTwin() {
 // maxForeign is the maximum number of instances that other users add to the services of a trial.
 const maxForeign = 12
 
-// settleIn lets another writer put an instance beside ours, at the address of an endpoint that there may be later.
+// settleIn lets another writer put an instance beside ours, at the address of an endpoint that
+// there may be later.
 func (tr *trial) settleIn() {
 	if !tr.shows || len(tr.foreign) >= maxForeign {
 		return
@@ -385,8 +395,9 @@ func (tr *trial) settleIn() {
 	tr.foreign[name] = map[string]map[string]string{foreign.ID: foreign.Attributes}
 }
 
-// isUsed reports whether a cluster uses an instance ID or may still remove it. Cloud Map has no conditional writes: what another
-// client registers under an ID that a cluster is just removing may be removed with it.
+// isUsed reports whether a cluster uses an instance ID or may still remove it. Cloud Map has no
+// conditional writes: what another client registers under an ID that a cluster is just removing may
+// be removed with it.
 func (tr *trial) isUsed(a *actor, k int, s api.Service, id string) (bool, error) {
 	has := func(exp *mcs.Export) bool {
 		return exp != nil && slices.ContainsFunc(instances.FromExport(*exp, "set1", "test"), func(i api.Instance) bool { return i.ID == id })
@@ -401,8 +412,8 @@ func (tr *trial) isUsed(a *actor, k int, s api.Service, id string) (bool, error)
 	return slices.ContainsFunc(there, func(i api.Instance) bool { return i.ID == id }), err
 }
 
-// beginClone starts another process with a cluster's identity, key and stored state, as the restore of a control plane beside the original does. It
-// wants what the cluster wants now, or less.
+// beginClone starts another process with a cluster's identity, key and stored state, as the restore
+// of a control plane beside the original does. It wants what the cluster wants now, or less.
 func (tr *trial) beginClone(a *actor) {
 	id := a.identity.ClusterID
 	isLive := a.process != nil && time.Since(tr.lastRecorded(id)) < 5*time.Second && time.Since(a.process.began) > time.Minute && len(tr.down) == 0 && len(tr.slow) == 0
@@ -411,12 +422,14 @@ func (tr *trial) beginClone(a *actor) {
 	}
 	key := cloneKey(id)
 	tr.ids.copyTo(id, key)
-	// The later process gives way. Which one it is only the clocks say. What the clone before it has written may still be seen.
+	// The later process gives way. Which one it is only the clocks say. What the clone before it
+	// has written may still be seen.
 	wasContested := a.isContested()
 	if a.clonedAt = time.Now(); !wasContested {
 		a.contestedSince = a.clonedAt
 	}
-	if deleted := tr.deletedAt[id]; deleted.After(tr.lastRecorded(id)) || time.Since(deleted) < 5*time.Second { // reads are late
+	// reads are late
+	if deleted := tr.deletedAt[id]; deleted.After(tr.lastRecorded(id)) || time.Since(deleted) < 5*time.Second {
 		a.aloneAt = a.clonedAt
 	}
 	for k := range allKeys {
@@ -445,15 +458,16 @@ func (a *actor) endClone() {
 	}
 }
 
-// endCloneOfSilent ends the clone of a silent cluster, before it takes that one for dead, as it should. Records that the clone has written do not count.
+// endCloneOfSilent ends the clone of a silent cluster, before it takes that one for dead, as it
+// should. Records that the clone has written do not count.
 func (a *actor) endCloneOfSilent() {
 	if time.Since(a.trial.lastRecorded(a.identity.ClusterID)) > 20*time.Second {
 		a.endClone()
 	}
 }
 
-// await waits for the end of a process that leaves, which may take minutes, or until it is killed. What
-// has to end when another cluster is silent ends meanwhile.
+// await waits for the end of a process that leaves, which may take minutes, or until it is killed.
+// What has to end when another cluster is silent ends meanwhile.
 func (tr *trial) await(leaving *process) error {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -476,7 +490,8 @@ func (tr *trial) await(leaving *process) error {
 	}
 }
 
-// rename gives a cluster its other ID: it joins under that one beside the present one, as the controller does.
+// rename gives a cluster its other ID: it joins under that one beside the present one, as the
+// controller does.
 func (tr *trial) rename(a *actor) {
 	b := a.alias
 	if a.process == nil || a.becomes != nil || b.isLeaving || a == tr.clusters[0] && tr.twin != nil || b == tr.clusters[0] && tr.twin != nil {
@@ -484,7 +499,9 @@ func (tr *trial) rename(a *actor) {
 	}
 	a.endClone()
 	for _, victim := range tr.clusters {
-		tr.clearForgedCopy(victim) // the process under the new ID has no key of the cluster's own former ID, and none of those that it has not seen
+		// the process under the new ID has no key of the cluster's own former ID, and none of those
+		// that it has not seen
+		tr.clearForgedCopy(victim)
 	}
 	if !slices.Contains(tr.clusters, b) {
 		tr.clusters = append(tr.clusters, b)
@@ -499,8 +516,9 @@ func (tr *trial) rename(a *actor) {
 	b.start()
 }
 
-// continueRename makes the cluster leave under the present ID once all exports are confirmed under the new one. After five minutes it does not wait for those
-// that the registry does not show under the present ID either.
+// continueRename makes the cluster leave under the present ID once all exports are confirmed under
+// the new one. After five minutes it does not wait for those that the registry does not show under
+// the present ID either.
 func (a *actor) continueRename() {
 	b := a.becomes
 	if b == nil {
@@ -556,7 +574,8 @@ func (a *actor) finishLeaving() {
 	}
 }
 
-// flicker stops and starts the controller's part several times, as ClusterProperties that come and go did.
+// flicker stops and starts the controller's part several times, as ClusterProperties that come and
+// go did.
 func (tr *trial) flicker(a *actor) {
 	if a.process == nil {
 		return
@@ -594,10 +613,13 @@ func (tr *trial) takeBack(a *actor) {
 	a.start()
 }
 
-// overlap starts the next leader while the process before it goes on for a moment, and is killed then.
+// overlap starts the next leader while the process before it goes on for a moment, and is killed
+// then.
 func (tr *trial) overlap(a *actor) {
 	if a.process == nil || !tr.lastRecorded(a.identity.ClusterID).After(a.process.began) {
-		return // one that writes its first record after the next leader has read the saved heartbeat: docs/reliability.md has that as a limit
+		// one that writes its first record after the next leader has read the saved heartbeat:
+		// docs/reliability.md has that as a limit
+		return
 	}
 	a.endClone()
 	tr.clearForgedCopy(a)
@@ -607,7 +629,8 @@ func (tr *trial) overlap(a *actor) {
 	a.noteKilled()
 }
 
-// slowDown makes the writes of a cluster's pages slow: all of them, or one page's for as long as a request may take.
+// slowDown makes the writes of a cluster's pages slow: all of them, or one page's for as long as a
+// request may take.
 func (tr *trial) slowDown(a *actor) {
 	page := "page-" + format.PageName(format.PageOf(tr.keys[tr.hostile.IntN(allKeys)])) + "-*"
 	tr.slow = []cloudmaplocal.FaultRule{

@@ -17,19 +17,24 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
-// TestRandomFaults has four clusters that export and import while everything goes wrong that can: requests fail, are
-// throttled, are carried out without an answer or answered without being carried out, reads are late, out of order and lack
-// something, Cloud Map is down for one cluster or for all (all that by cloudmap-local's fault plan, a random one every 50 s or so),
-// controllers are killed, restarted and moved between clocks, clusters leave and come back, another writer writes garbage and
-// deletes records, and another cluster uses the ID of one of them. Another user deletes records, pages, services and the namespace, restores
-// them from a backup, replays what clusters had signed earlier, and forges records, copies and pages with the key of another member. Clusters have
-// clones, are renamed, lose the share of the namespace and have two leaders for a moment (allOperations). Each cluster uses some of the namespaces of the
-// services, and others later: the pages of the others are not read. In half of the worlds there is the instance view, and in half of these the clusters set the health
-// of the instances of stale ones; in half of the worlds the clusters send peer notifications, any of which may be lost. After every step the promises of the design are
-// checked that concern a registry, in the namespaces that a cluster uses:
+// TestRandomFaults has four clusters that export and import while everything goes wrong that can:
+// requests fail, are throttled, are carried out without an answer or answered without being carried
+// out, reads are late, out of order and lack something, Cloud Map is down for one cluster or for
+// all (all that by cloudmap-local's fault plan, a random one every 50 s or so), controllers are
+// killed, restarted and moved between clocks, clusters leave and come back, another writer writes
+// garbage and deletes records, and another cluster uses the ID of one of them. Another user deletes
+// records, pages, services and the namespace, restores them from a backup, replays what clusters
+// had signed earlier, and forges records, copies and pages with the key of another member. Clusters
+// have clones, are renamed, lose the share of the namespace and have two leaders for a moment
+// (allOperations). Each cluster uses some of the namespaces of the services, and others later: the
+// pages of the others are not read. In half of the worlds there is the instance view, and in half
+// of these the clusters set the health of the instances of stale ones; in half of the worlds the
+// clusters send peer notifications, any of which may be lost. After every step the promises of the
+// design are checked that concern a registry, in the namespaces that a cluster uses:
 //
-//  1. unknown is not empty: what an importer has read goes away only after it was withdrawn, also when the importer restarts and however long a
-//     record or a cluster is gone, and never goes back;
+//  1. unknown is not empty: what an importer has read goes away only after it was withdrawn, also
+//     when the importer restarts and however long a record or a cluster is gone, and never goes
+//     back;
 //  2. garbage of one cluster changes nothing of the others;
 //  3. while Cloud Map is down, what is known stays exactly as it is;
 //  4. no cluster whose heartbeats arrive is stale, and a dead cluster's exports stay known;
@@ -37,19 +42,22 @@ import (
 //  6. what others have put beside our instances stays as it is;
 //  8. of two clusters with one ID the second gets and never seen;
 //  9. who knows the same exports merges them to the same, in whatever order;
-//  10. when the faults end everything becomes as it was asked for, in pages and instances, and then only polls, heartbeats
-//     and audits go on.
+//  10. when the faults end everything becomes as it was asked for, in pages and instances, and then
+//     only polls, heartbeats and audits go on.
 //
-// All of it is in virtual time. FAULTS_SEED replays a run: the same things happen at the same steps, and the n-th request about
-// something has the same fate. The order of what happens at once, and the controller's jitter, are not the seed's; so a failure
-// may take a few runs to show again. FAULTS_STEPS steps are shared by FAULTS_RUNS worlds; `make soak` runs many steps. FAULTS_OPERATIONS picks
-// operations by name, and FAULTS_TRACE names a folder for the trace of a failure and the numbers of operations.
+// All of it is in virtual time. FAULTS_SEED replays a run: the same things happen at the same
+// steps, and the n-th request about something has the same fate. The order of what happens at once,
+// and the controller's jitter, are not the seed's; so a failure may take a few runs to show again.
+// FAULTS_STEPS steps are shared by FAULTS_RUNS worlds; `make soak` runs many steps.
+// FAULTS_OPERATIONS picks operations by name, and FAULTS_TRACE names a folder for the trace of a
+// failure and the numbers of operations.
 func TestRandomFaults(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make faults runs it")
 	}
-	// Several worlds, each with a seed of its own: faults that add up over a long time are found in one, and bad beginnings in many. The seeds are the same in each
-	// run of make faults; other seeds are for make soak.
+	// Several worlds, each with a seed of its own: faults that add up over a long time are found in
+	// one, and bad beginnings in many. The seeds are the same in each run of make faults; other
+	// seeds are for make soak.
 	steps, worlds := registrytest.Setting(t, "FAULTS_STEPS", 1_000), registrytest.Setting(t, "FAULTS_RUNS", 4)
 	seed := registrytest.Setting(t, "FAULTS_SEED", 1)
 	for i := range worlds {
@@ -64,7 +72,8 @@ const (
 	machines = 4
 	// allKeys are the services that the clusters export.
 	allKeys = 16
-	// maxLag is how late reads are at most. The registry waits for so long before it takes over from the previous process.
+	// maxLag is how late reads are at most. The registry waits for so long before it takes over
+	// from the previous process.
 	maxLag = 1500 * time.Millisecond
 	// calmEvery is how many steps the faults go on before they end for a while.
 	calmEvery = 250
@@ -75,14 +84,15 @@ const (
 // trial is one simulation and the expected state.
 type trial struct {
 	*simulation
-	// rnd are the dice of the users, the faults and the processes, hostile those of the other operations: a seed means the same with or without
-	// them.
+	// rnd are the dice of the users, the faults and the processes, hostile those of the other
+	// operations: a seed means the same with or without them.
 	rnd, hostile *rand.Rand
 	operations   []operation
 	// keys are those of the services, usage has the namespaces that each machine uses.
 	keys  [allKeys]mcs.Key
 	usage [machines]*usage
-	// machines are the clusters by their present IDs, clusters all identities that were members so far.
+	// machines are the clusters by their present IDs, clusters all identities that were members so
+	// far.
 	machines [machines]*actor
 	// versions are the numbers of the versions of each machine's exports.
 	versions [machines][allKeys]int
@@ -91,10 +101,11 @@ type trial struct {
 	admin *api.Client
 	// twin uses the ID of the first cluster.
 	twin *process
-	// killed are processes that were killed while they left. They go on without requests until their
-	// timeout.
+	// killed are processes that were killed while they left. They go on without requests until
+	// their timeout.
 	killed []*process
-	// shows is set if the instance view is on, and marks if the clusters set the health of the instances of stale ones. udp carries peer notifications; nil means none.
+	// shows is set if the instance view is on, and marks if the clusters set the health of the
+	// instances of stale ones. udp carries peer notifications; nil means none.
 	shows, marks bool
 	udp          *network
 	// foreign are the instances that others have put beside ours, by service and ID.
@@ -104,52 +115,62 @@ type trial struct {
 	// left are the clusters that may leave instances.
 	left map[string]bool
 
-	// faults are the rules of the plan while Cloud Map is not down, slow more of them until slowUntil, and down says for which clusters it is.
+	// faults are the rules of the plan while Cloud Map is not down, slow more of them until
+	// slowUntil, and down says for which clusters it is.
 	faults, slow []cloudmaplocal.FaultRule
 	slowUntil    time.Time
 	down         map[string]bool
 	// hidden are the clusters that do not see the clusterset's namespace. hideMu guards it.
 	hideMu sync.Mutex
 	hidden map[string]hiding
-	// forgedCopies has the time at which another member has replaced the copy of a cluster's record. backup has the instances of a time, by service.
+	// forgedCopies has the time at which another member has replaced the copy of a cluster's
+	// record. backup has the instances of a time, by service.
 	forgedCopies map[*actor]time.Time
 	backup       map[string][]api.Instance
 
-	// writtenMu guards what the clusters have written: services are the IDs of their services, by name, and written are instances for
-	// replays. next counts them.
+	// writtenMu guards what the clusters have written: services are the IDs of their services, by
+	// name, and written are instances for replays. next counts them.
 	writtenMu sync.Mutex
 	services  map[string]string
 	written   map[writtenKind][]writtenInstance
 	next      int
-	// recorded is the time at which each cluster has last written its record, not counting its clone.
+	// recorded is the time at which each cluster has last written its record, not counting its
+	// clone.
 	recorded map[string]time.Time
-	// hasLeft are the clusters whose last record was a farewell, and lostFarewells those whose farewell another user may have deleted. A cluster that ends before it has
-	// joined again signs no other one.
+	// hasLeft are the clusters whose last record was a farewell, and lostFarewells those whose
+	// farewell another user may have deleted. A cluster that ends before it has joined again signs
+	// no other one.
 	hasLeft, lostFarewells map[string]bool
-	// cloneRecorded is the time at which the clone of each cluster has last written the record, and answered that at which the cluster wrote a later one of its own.
+	// cloneRecorded is the time at which the clone of each cluster has last written the record, and
+	// answered that at which the cluster wrote a later one of its own.
 	cloneRecorded, answered map[string]time.Time
-	// ownBeats are the heartbeats of the last records that the clusters have written, cloneBeats the latest ones of their clones.
+	// ownBeats are the heartbeats of the last records that the clusters have written, cloneBeats
+	// the latest ones of their clones.
 	ownBeats, cloneBeats map[string]int64
 	// observed is the time at which the records were last looked at.
 	observed time.Time
-	// beats are the latest heartbeats by then, shownBeats those of the records as they were, by any writer. beat is the time at which each cluster's
-	// record was last written, at the latest, and resumed when it was so after a long silence.
+	// beats are the latest heartbeats by then, shownBeats those of the records as they were, by any
+	// writer. beat is the time at which each cluster's record was last written, at the latest, and
+	// resumed when it was so after a long silence.
 	beats         map[string]int64
 	shownBeats    map[string]string
 	beat, resumed map[string]time.Time
 	// imports are the clusters that each machine's ServiceImport of a key names.
 	imports [machines][allKeys]map[string]bool
-	// lastSeen is the last of memories that each machine has seen of each key and cluster, by any process.
+	// lastSeen is the last of memories that each machine has seen of each key and cluster, by any
+	// process.
 	lastSeen [machines][allKeys]map[string]int
-	// behind are the clusters whose latest records each machine may have read and not saved, because its process was killed. older are the exports of which it may see an
-	// earlier version since, until it sees a later one. changedAt is the time at which another user has last changed the record of each cluster, and
-	// deletedAt that at which it was deleted.
+	// behind are the clusters whose latest records each machine may have read and not saved,
+	// because its process was killed. older are the exports of which it may see an earlier version
+	// since, until it sees a later one. changedAt is the time at which another user has last
+	// changed the record of each cluster, and deletedAt that at which it was deleted.
 	behind               [machines]map[string]bool
 	older                [machines]map[string]*[allKeys]bool
 	changedAt, deletedAt map[string]time.Time
 	// merged are the views of each service at the last check of the merges.
 	merged [allKeys][]string
-	// outage is the time at which all clusters lost Cloud Map, zero while they have it; before has their views at that time.
+	// outage is the time at which all clusters lost Cloud Map, zero while they have it; before has
+	// their views at that time.
 	outage time.Time
 	before map[string]string
 }
@@ -160,30 +181,39 @@ type actor struct {
 	identity mcs.Identity
 	// number distinguishes the addresses of its endpoints from those of other clusters.
 	number int
-	// shows is set if the running controller has the instance view. skew is how far its clock is ahead.
+	// shows is set if the running controller has the instance view. skew is how far its clock is
+	// ahead.
 	shows bool
 	skew  time.Duration
-	// joinedAt is the time at which the first controller started under this ID since the cluster left, zero before that. hasJoined is set for the processes after it.
+	// joinedAt is the time at which the first controller started under this ID since the cluster
+	// left, zero before that. hasJoined is set for the processes after it.
 	joinedAt  time.Time
 	hasJoined bool
-	// alias is the other identity of the same cluster. becomes is alias while the cluster is being renamed, and was isRenamable since confirmedAt.
+	// alias is the other identity of the same cluster. becomes is alias while the cluster is being
+	// renamed, and was isRenamable since confirmedAt.
 	alias, becomes *actor
 	confirmedAt    time.Time
-	// isRetired is set while the cluster has the other ID. isLeaving is set until the farewell under this ID is written.
+	// isRetired is set while the cluster has the other ID. isLeaving is set until the farewell
+	// under this ID is written.
 	isRetired, isLeaving bool
-	// clone is another process with the same identity and key, nil without one. clonedAt is the time at which the last one started. contestedSince is that of the first of
-	// several whose records may still count, and cloned the index of each key in memories then.
+	// clone is another process with the same identity and key, nil without one. clonedAt is the
+	// time at which the last one started. contestedSince is that of the first of several whose
+	// records may still count, and cloned the index of each key in memories then.
 	clone                    *process
 	clonedAt, contestedSince time.Time
 	cloned                   [allKeys]int
-	// aloneAt is the time at which the cluster was last silent beside its clone, or had no record because another user had deleted it.
+	// aloneAt is the time at which the cluster was last silent beside its clone, or had no record
+	// because another user had deleted it.
 	aloneAt time.Time
-	// process is the controller that runs, nil when none does. comesBack is the time at which the next one starts.
+	// process is the controller that runs, nil when none does. comesBack is the time at which the
+	// next one starts.
 	process   *process
 	comesBack time.Time
-	// memories are all versions of the export of each key, in the order in which the user wanted them.
+	// memories are all versions of the export of each key, in the order in which the user wanted
+	// them.
 	memories [allKeys][]wish
-	// seen is the last of memories that the controller that runs now saw, of each other cluster and key.
+	// seen is the last of memories that the controller that runs now saw, of each other cluster and
+	// key.
 	seen map[string]*[allKeys]sight
 	// views are the controller's views of each key at this step.
 	views [allKeys]known
@@ -365,7 +395,8 @@ func (tr *trial) misfortunes() []cloudmaplocal.FaultRule {
 	return append(rules, half)
 }
 
-// oneOf lets one of the rules hit a request that all fit, with the given probability. Those behind one get what it leaves.
+// oneOf lets one of the rules hit a request that all fit, with the given probability. Those behind
+// one get what it leaves.
 func oneOf(probability float64, rules ...cloudmaplocal.FaultRule) []cloudmaplocal.FaultRule {
 	share := probability / float64(len(rules))
 	for i := range rules {

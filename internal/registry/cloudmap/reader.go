@@ -16,7 +16,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
-// wholeCatalogThreshold is the number of stale pages from which one read of the whole catalog replaces one request per page.
+// wholeCatalogThreshold is the number of stale pages from which one read of the whole catalog
+// replaces one request per page.
 const wholeCatalogThreshold = 4
 
 // reader polls the registry. It belongs to one goroutine.
@@ -25,7 +26,8 @@ type reader struct {
 	records recordReader
 	// catalogs finds the catalogs whose tags are read.
 	catalogs catalogFinder
-	// missingSince is the time since which a registry that is only read does not exist; zero while it does.
+	// missingSince is the time since which a registry that is only read does not exist; zero while
+	// it does.
 	missingSince time.Time
 }
 
@@ -35,7 +37,8 @@ func newReader(c *components) *reader {
 
 // run polls the registry, at intervals and when peer notifications arrive, until ctx ends.
 func (r *reader) run(ctx context.Context) {
-	// Controllers that start together, for example after an outage of the account, must not poll in sync.
+	// Controllers that start together, for example after an outage of the account, must not poll in
+	// sync.
 	timer := time.NewTimer(rand.N(r.cfg.PollInterval))
 	defer timer.Stop()
 	for {
@@ -57,8 +60,8 @@ func (r *reader) run(ctx context.Context) {
 	}
 }
 
-// poll reads the members, and the pages of each cluster that differ from the announced ones. whole reports whether all members were read,
-// whatever became of the pages.
+// poll reads the members, and the pages of each cluster that differ from the announced ones. whole
+// reports whether all members were read, whatever became of the pages.
 func (r *reader) poll(ctx context.Context) (whole bool, err error) {
 	began := time.Now()
 	place, instances, err := r.readMembers(ctx)
@@ -109,7 +112,8 @@ func (r *reader) readProofIfDue(ctx context.Context, place controlPlace, shown *
 	if !r.state.Reads.IsProofDue(time.Now(), shown) {
 		return
 	}
-	if stored, err := r.readOwnPages(ctx, place); err == nil { // a failure is no proof, and is tried again
+	// a failure is no proof, and is tried again
+	if stored, err := r.readOwnPages(ctx, place); err == nil {
 		r.state.Reads.ObserveProof(time.Now(), stored)
 	}
 }
@@ -142,8 +146,9 @@ func (r *reader) readOwnPages(ctx context.Context, place controlPlace) ([]api.In
 	return instances, err
 }
 
-// longestReads is the time after which a poll begins no further read of a catalog: a client may make 100 a second, and far fewer while AWS throttles. The members
-// are read again before the others, because heartbeats must be seen, and the second record of a cluster after a start.
+// longestReads is the time after which a poll begins no further read of a catalog: a client may
+// make 100 a second, and far fewer while AWS throttles. The members are read again before the
+// others, because heartbeats must be seen, and the second record of a cluster after a start.
 const longestReads = 10 * time.Second
 
 // readPages reads every page and every copy of a record that has to be read.
@@ -170,12 +175,14 @@ func (r *reader) readCatalogs(ctx context.Context, place controlPlace, wanted []
 			return nil
 		})
 	}
-	_ = group.Wait() // failures are gathered in failed: one cluster's must not end the others' reads
+	// failures are gathered in failed: one cluster's must not end the others' reads
+	_ = group.Wait()
 	r.notifier.Notify(engine.Keys{})
 	return failed.first()
 }
 
-// readCatalog reads pages of one cluster, all at once if they are many or the copy of its record is wanted.
+// readCatalog reads pages of one cluster, all at once if they are many or the copy of its record is
+// wanted.
 func (r *reader) readCatalog(ctx context.Context, place controlPlace, read state.CatalogRead) error {
 	id := read.ClusterID
 	if read.Record || len(read.Pages) >= wholeCatalogThreshold {
@@ -249,7 +256,8 @@ func (r *reader) readTags(ctx context.Context, id string, find func() (api.Servi
 		r.catalogs.forget(catalog.Name)
 	}
 	if ctx.Err() == nil {
-		r.state.Reads.ObserveTags(began, id, owner, err) // a failure proves nothing, and is tried again
+		// a failure proves nothing, and is tried again
+		r.state.Reads.ObserveTags(began, id, owner, err)
 	}
 }
 
@@ -305,8 +313,8 @@ func (r *reader) discover(ctx context.Context, place controlPlace, id string, qu
 	return instances, whole, err
 }
 
-// observeUnreadable records that pages or the copy of a record could not be read at all. A catalog that does not exist is a problem of that cluster;
-// other errors are returned.
+// observeUnreadable records that pages or the copy of a record could not be read at all. A catalog
+// that does not exist is a problem of that cluster; other errors are returned.
 func (r *reader) observeUnreadable(read state.CatalogRead, err error) error {
 	r.state.Reads.ObserveUnreadablePages(time.Now(), read.ClusterID, read.Pages, err)
 	isMissing := api.IsNotFound(err)
@@ -318,15 +326,16 @@ func (r *reader) observeUnreadable(read state.CatalogRead, err error) error {
 	}
 	if isMissing {
 		if read.ClusterID == r.cfg.Identity.ClusterID {
-			r.control.doubtAfter(err) // no write says that it is gone if AWS accepts those to missing services
+			// no write says that it is gone if AWS accepts those to missing services
+			r.control.doubtAfter(err)
 		}
 		return nil
 	}
 	return fmt.Errorf("reading the catalog of cluster %s: %w", read.ClusterID, err)
 }
 
-// readOthers reads the other clusters' pages for a registry that only reads. A namespace that is missing is no evidence: it may not be shared or listed
-// any more. What was read stays.
+// readOthers reads the other clusters' pages for a registry that only reads. A namespace that is
+// missing is no evidence: it may not be shared or listed any more. What was read stays.
 func (r *reader) readOthers(ctx context.Context, place controlPlace) error {
 	if place.missing {
 		r.setMissing(time.Now())

@@ -10,8 +10,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
-// TestRemovedRecordIsWrittenBeforeNextHeartbeat deletes the own record right after a heartbeat: the cluster does not believe a read without
-// it, and writes it again at once.
+// TestRemovedRecordIsWrittenBeforeNextHeartbeat deletes the own record right after a heartbeat: the
+// cluster does not believe a read without it, and writes it again at once.
 func TestRemovedRecordIsWrittenBeforeNextHeartbeat(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
@@ -37,8 +37,8 @@ func TestRemovedRecordIsWrittenBeforeNextHeartbeat(t *testing.T) {
 	})
 }
 
-// TestPartsAreRemovedAfterAnnouncement shrinks a page: readers of the former generation may still read its parts until the record announces
-// the new one.
+// TestPartsAreRemovedAfterAnnouncement shrinks a page: readers of the former generation may still
+// read its parts until the record announces the new one.
 func TestPartsAreRemovedAfterAnnouncement(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})

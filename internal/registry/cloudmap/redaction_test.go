@@ -36,7 +36,8 @@ func (l *transcript) String() string {
 	return l.text.String()
 }
 
-// TestNoSecretsLogged lets requests fail in every way that names credentials, with peer notifications on, and looks for the credentials in the log.
+// TestNoSecretsLogged lets requests fail in every way that names credentials, with peer
+// notifications on, and looks for the credentials in the log.
 func TestNoSecretsLogged(t *testing.T) {
 	const (
 		keyID        = "AKIDLOGGED"
@@ -122,7 +123,8 @@ func TestNoSecretsLogged(t *testing.T) {
 	}
 }
 
-// TestNoPasswordOfEndpoint: the SDK's error about an endpoint that it cannot use has all of it, and every request then fails with it.
+// TestNoPasswordOfEndpoint: the SDK's error about an endpoint that it cannot use has all of it, and
+// every request then fails with it.
 func TestNoPasswordOfEndpoint(t *testing.T) {
 	for _, endpoint := range []string{"https://user:hunter%zz@127.0.0.1:1", "https://user:hunter2@127.0.0.1:1", "user:hunter 2@127.0.0.1:1"} {
 		t.Setenv("AWS_ENDPOINT_URL_SERVICEDISCOVERY", endpoint)

@@ -29,39 +29,51 @@ type Config struct {
 	Identity mcs.Identity
 	// Version is this controller's, for the others to see.
 	Version string
-	// InstanceView mirrors each endpoint as a Cloud Map instance. Without it, instances of the previous process are removed.
+	// InstanceView mirrors each endpoint as a Cloud Map instance. Without it, instances of the
+	// previous process are removed.
 	InstanceView bool
 	// Instances are the settings of the instance view.
 	Instances instances.Settings
-	// ReadOnly is for a registry that is only imported from: nothing is written there, not even a member record.
+	// ReadOnly is for a registry that is only imported from: nothing is written there, not even a
+	// member record.
 	ReadOnly bool
-	// PollInterval is the time between two reads of the members, PollIntervalWithNotifications while peer notifications from all of them
-	// arrive, HeartbeatInterval the time between two heartbeats. A cluster is stale after StaleAfter without a heartbeat.
+	// PollInterval is the time between two reads of the members, PollIntervalWithNotifications
+	// while peer notifications from all of them arrive, HeartbeatInterval the time between two
+	// heartbeats. A cluster is stale after StaleAfter without a heartbeat.
 	PollInterval, PollIntervalWithNotifications, HeartbeatInterval, StaleAfter time.Duration
-	// InstancesPerNamespace is the quota of the account that owns the namespace mcs.<clusterset>, for a metric. ReadOnly does not need it.
+	// InstancesPerNamespace is the quota of the account that owns the namespace mcs.<clusterset>,
+	// for a metric. ReadOnly does not need it.
 	InstancesPerNamespace int
-	// PeerNotifications makes the clusters notify each other of changes; nil disables that. A registry that is only imported from does not use it.
+	// PeerNotifications makes the clusters notify each other of changes; nil disables that. A
+	// registry that is only imported from does not use it.
 	PeerNotifications *peernotify.Config
-	// ResourceIDs makes a restart find the records without lists; nil is none. A registry that is only imported from does not use it.
+	// ResourceIDs makes a restart find the records without lists; nil is none. A registry that is
+	// only imported from does not use it.
 	ResourceIDs ResourceIDStore
-	// Signer signs this cluster's records; a ReadOnly registry needs none. Keyring has the other clusters' keys.
+	// Signer signs this cluster's records; a ReadOnly registry needs none. Keyring has the other
+	// clusters' keys.
 	Signer  *trust.Signer
 	Keyring *trust.Keyring
-	// Ledger has the budgets of the other clusters; nil has no limits. Wanted reports whether the exports of a namespace are used; nil is all of them.
+	// Ledger has the budgets of the other clusters; nil has no limits. Wanted reports whether the
+	// exports of a namespace are used; nil is all of them.
 	Ledger *budget.Ledger
 	Wanted func(namespace string) bool
-	// UsedNamespaces returns the namespaces for which Wanted is true; ok is false if they are not known. nil is all of them.
+	// UsedNamespaces returns the namespaces for which Wanted is true; ok is false if they are not
+	// known. nil is all of them.
 	UsedNamespaces func() (namespaces []string, ok bool)
-	// Joined is the time at which this cluster joined under this identity for the first time, zero if it never did.
+	// Joined is the time at which this cluster joined under this identity for the first time, zero
+	// if it never did.
 	Joined time.Time
-	// AwaitsAll is set if the caller calls PublishedAll. Otherwise the pages of a previous process count as all exports of this cluster.
+	// AwaitsAll is set if the caller calls PublishedAll. Otherwise the pages of a previous process
+	// count as all exports of this cluster.
 	AwaitsAll bool
 	Logger    logr.Logger
 	// Metrics and Trace may be nil.
 	Metrics *registry.Metrics
 	Trace   *tracing.Cluster
 
-	// Only tests change times and wall. wall is the clock that other clusters' clocks are compared with.
+	// Only tests change times and wall. wall is the clock that other clusters' clocks are compared
+	// with.
 	times times
 	wall  func() time.Time
 	// process distinguishes this process from others of the cluster.
@@ -71,28 +83,33 @@ type Config struct {
 // times are intervals without a setting.
 type times struct {
 	state.Intervals
-	// instanceResync is the interval between reads of one service of the instance view each. A read takes one request.
+	// instanceResync is the interval between reads of one service of the instance view each. A read
+	// takes one request.
 	instanceResync time.Duration
-	// instanceList is the maximum of the random delay, at least a fifth of it, after which the instance view lists all services at a
-	// start. That takes a list of namespaces, which AWS allows once in two seconds for all of an account, and a list of services for
-	// each namespace: 100 controllers that start at once make 0.42 lists a second of the 0.5.
+	// instanceList is the maximum of the random delay, at least a fifth of it, after which the
+	// instance view lists all services at a start. That takes a list of namespaces, which AWS
+	// allows once in two seconds for all of an account, and a list of services for each namespace:
+	// 100 controllers that start at once make 0.42 lists a second of the 0.5.
 	instanceList time.Duration
 	// leave bounds the removal of everything: 2 min for the requests, and api.InUsePatience each
 	// for the services and the namespaces of the instance view, for members, and for the control
 	// namespace. The catalog is empty before these.
 	leave time.Duration
-	// missing is the pause of a registry that is only read until it searches for a missing namespace again. Each search lists the namespaces,
-	// which AWS allows once in two seconds.
+	// missing is the pause of a registry that is only read until it searches for a missing
+	// namespace again. Each search lists the namespaces, which AWS allows once in two seconds.
 	missing time.Duration
 }
 
 const (
-	// silentBeats is after how many missed heartbeats a cluster with our ID is taken for dead: one may get lost.
+	// silentBeats is after how many missed heartbeats a cluster with our ID is taken for dead: one
+	// may get lost.
 	silentBeats = 2.5
-	// healthDelay is the time until reads show a health that was set: AWS documents 30 s. The other 30 s are for requests and their retries.
+	// healthDelay is the time until reads show a health that was set: AWS documents 30 s. The other
+	// 30 s are for requests and their retries.
 	healthDelay = time.Minute
-	// concurrency is the number of catalogs that are read, or of instances that are removed on leaving, at once. At 20 to 50 ms a request, 8 of
-	// them use the 50 requests a second that writes have, three times over.
+	// concurrency is the number of catalogs that are read, or of instances that are removed on
+	// leaving, at once. At 20 to 50 ms a request, 8 of them use the 50 requests a second that
+	// writes have, three times over.
 	concurrency = 8
 )
 
@@ -109,7 +126,8 @@ func defaultTimes() times {
 	}
 }
 
-// Registry is one cluster's part in a clusterset on AWS Cloud Map. reader, writer and leaver do the work; state decides.
+// Registry is one cluster's part in a clusterset on AWS Cloud Map. reader, writer and leaver do the
+// work; state decides.
 type Registry struct {
 	engine.Publisher
 	*components
@@ -172,7 +190,8 @@ func New(client *api.Client, cfg Config) (*Registry, error) {
 	return &Registry{Publisher: engine.NewPublisher(cfg.Identity.ClusterID, cfg.ReadOnly, c.state.Writes.SetDesired), components: c}, nil
 }
 
-// forAll returns desired without the exports for some clusters: every reader of the instances can use their addresses.
+// forAll returns desired without the exports for some clusters: every reader of the instances can
+// use their addresses.
 func forAll(desired func(mcs.Key) (*mcs.Export, bool)) func(mcs.Key) (*mcs.Export, bool) {
 	return func(key mcs.Key) (*mcs.Export, bool) {
 		exp, known := desired(key)
@@ -183,8 +202,9 @@ func forAll(desired func(mcs.Key) (*mcs.Export, bool)) func(mcs.Key) (*mcs.Expor
 	}
 }
 
-// withDrain returns desired with the drain of the cluster in the exports. That of an export which asks for DNS records depends on the other clusters.
-// While it is not known what these export, nothing changes, after a start for StaleAfter: another cluster may stay unreadable for ever.
+// withDrain returns desired with the drain of the cluster in the exports. That of an export which
+// asks for DNS records depends on the other clusters. While it is not known what these export,
+// nothing changes, after a start for StaleAfter: another cluster may stay unreadable for ever.
 func (c *components) withDrain(desired func(mcs.Key) (*mcs.Export, bool)) func(mcs.Key) (*mcs.Export, bool) {
 	began := time.Now()
 	return func(key mcs.Key) (*mcs.Export, bool) {
@@ -294,8 +314,8 @@ func (c Config) allowsContact(address netip.Addr) bool {
 	return c.PeerNotifications == nil || c.PeerNotifications.Allows(address)
 }
 
-// silence is the time for which another cluster's record with this cluster's ID must not have changed until that cluster counts as dead. It may have claimed the
-// ID a moment ago.
+// silence is the time for which another cluster's record with this cluster's ID must not have
+// changed until that cluster counts as dead. It may have claimed the ID a moment ago.
 func (c Config) silence() time.Duration {
 	return max(time.Duration(silentBeats*float64(c.HeartbeatInterval)), c.state("").YoungHeartbeatInterval()+c.HeartbeatInterval/2)
 }
@@ -316,8 +336,8 @@ func checkConfig(cfg Config) error {
 		engine.Duration{Field: "HeartbeatInterval", Value: cfg.HeartbeatInterval}, engine.Duration{Field: "StaleAfter", Value: cfg.StaleAfter})
 }
 
-// withInternals returns cfg with the intervals and the clock that only tests set, and with the keys for peer notifications, which are derived from the
-// signing key.
+// withInternals returns cfg with the intervals and the clock that only tests set, and with the keys
+// for peer notifications, which are derived from the signing key.
 func withInternals(cfg Config) (Config, error) {
 	// Heartbeats have to be seen well within the time after which their absence counts.
 	cfg.PollIntervalWithNotifications = max(cfg.PollInterval, min(cfg.PollIntervalWithNotifications, cfg.StaleAfter/4))

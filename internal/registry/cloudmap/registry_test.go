@@ -49,7 +49,8 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// TestDiedBeforeAnnouncing is a controller that ended between the write of a page and that of its record.
+// TestDiedBeforeAnnouncing is a controller that ended between the write of a page and that of its
+// record.
 func TestDiedBeforeAnnouncing(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	a, stop := running(t, c, cls1)
@@ -82,7 +83,8 @@ func TestDiedBeforeAnnouncing(t *testing.T) {
 func TestLeftoverParts(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	_, stop := running(t, c, cls1)
-	// Without a record, parts count as the pages of a process whose record is lost, and stay for a minute.
+	// Without a record, parts count as the pages of a process whose record is lost, and stay for a
+	// minute.
 	within(t, patience, "cls1 is a member", func() bool { return len(c.instances(t, "mcs.set1", format.MembersService)) == 1 })
 	stop(nil)
 	parts, err := format.SplitPage(cls1, signerOf(cls1.UID), 5, 1, noise(9000))
@@ -101,7 +103,8 @@ func TestLeftoverParts(t *testing.T) {
 	})
 }
 
-// TestTwinsStartAtOnce has two clusters with one ID that find no cluster there: one stays, the other gets.
+// TestTwinsStartAtOnce has two clusters with one ID that find no cluster there: one stays, the
+// other gets.
 func TestTwinsStartAtOnce(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	twin := cls1

@@ -10,12 +10,13 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
-// ResourceIDs are the Cloud Map IDs of the control namespace, of service members and of this cluster's catalog, or their ARNs in a namespace
-// of another account.
+// ResourceIDs are the Cloud Map IDs of the control namespace, of service members and of this
+// cluster's catalog, or their ARNs in a namespace of another account.
 //
-// A controller that starts finds the control namespace by lists, of which AWS allows a whole account one in two seconds. A hundred
-// controllers that start at once would be without a heartbeat for minutes, and become stale. So a controller keeps the IDs, and after a
-// restart verifies them with three requests of which AWS allows 50 per second each.
+// A controller that starts finds the control namespace by lists, of which AWS allows a whole
+// account one in two seconds. A hundred controllers that start at once would be without a heartbeat
+// for minutes, and become stale. So a controller keeps the IDs, and after a restart verifies them
+// with three requests of which AWS allows 50 per second each.
 //
 // Heartbeat is kept with them, because a save of one is a write of all.
 type ResourceIDs struct {
@@ -36,12 +37,14 @@ func (p controlPlace) resourceIDs() ResourceIDs {
 	return ResourceIDs{Namespace: p.namespace.ID, Members: p.members.ID, Catalog: p.catalog.ID}
 }
 
-// recallFor is the time for which loading and verifying the IDs is retried while requests fail that may succeed later. After that the place is found
-// by lists. A hundred controllers that start at once need two GetService each, at 50 per second for all: 4 s without throttling.
+// recallFor is the time for which loading and verifying the IDs is retried while requests fail that
+// may succeed later. After that the place is found by lists. A hundred controllers that start at
+// once need two GetService each, at 50 per second for all: 4 s without throttling.
 const recallFor = 30 * time.Second
 
-// recall returns the place that the stored IDs lead to, verified without lists. ok is
-// false if there are no IDs or the resources do not match them. An error is one that the next attempt may resolve.
+// recall returns the place that the stored IDs lead to, verified without lists. ok is false if
+// there are no IDs or the resources do not match them. An error is one that the next attempt may
+// resolve.
 func (c *control) recall(ctx context.Context) (place controlPlace, ok bool, err error) {
 	if c.store == nil {
 		return place, false, nil
@@ -70,8 +73,8 @@ func (c *control) recall(ctx context.Context) (place controlPlace, ok bool, err 
 	return place, false, err
 }
 
-// saveIDs stores the IDs of the place if they are not stored, with the latest heartbeat. A failure is not one of the registry: without them the
-// next start takes longer.
+// saveIDs stores the IDs of the place if they are not stored, with the latest heartbeat. A failure
+// is not one of the registry: without them the next start takes longer.
 func (c *control) saveIDs(ctx context.Context, place controlPlace, heartbeat int64) {
 	ids := place.resourceIDs()
 	next, due := c.saved.Heartbeat.Advance(heartbeat, c.wall())
@@ -87,7 +90,8 @@ func (c *control) saveIDs(ctx context.Context, place controlPlace, heartbeat int
 	c.saved = ids
 }
 
-// saveFarewell stores the IDs of the place with the heartbeat of the farewell, which may be far from the last one.
+// saveFarewell stores the IDs of the place with the heartbeat of the farewell, which may be far
+// from the last one.
 func (c *control) saveFarewell(ctx context.Context, place controlPlace, heartbeat int64) {
 	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
@@ -117,7 +121,8 @@ func (c *control) verify(ctx context.Context, client *api.Client, ids ResourceID
 	return place, err
 }
 
-// verifyService returns the service with this ID if it has an expected name and is in the namespace.
+// verifyService returns the service with this ID if it has an expected name and is in the
+// namespace.
 func (c *control) verifyService(ctx context.Context, client *api.Client, in api.Namespace, id string, isExpected func(name string) bool) (api.Service, error) {
 	s, err := client.GetService(ctx, id)
 	if err != nil {

@@ -23,8 +23,8 @@ func (s *savedIDs) SaveResourceIDs(_ context.Context, ids ResourceIDs) error {
 	return nil
 }
 
-// TestSaveIDs_RestartsKeepHeartbeatsAtTheClock has a process restart again and again within seconds, with a clock that is right: its heartbeats are never
-// ahead of the clock.
+// TestSaveIDs_RestartsKeepHeartbeatsAtTheClock has a process restart again and again within
+// seconds, with a clock that is right: its heartbeats are never ahead of the clock.
 func TestSaveIDs_RestartsKeepHeartbeatsAtTheClock(t *testing.T) {
 	now := time.Unix(1_790_000_000, 0)
 	store := &savedIDs{}
@@ -40,8 +40,9 @@ func TestSaveIDs_RestartsKeepHeartbeatsAtTheClock(t *testing.T) {
 	}
 }
 
-// TestSaveIDs_BeforeFirstRecord: a process whose clock is 40 minutes ahead is killed when Cloud Map has its first record, which another user deletes. The records
-// of the next process, whose clock is right, must be later nevertheless: the other clusters have read that one.
+// TestSaveIDs_BeforeFirstRecord: a process whose clock is 40 minutes ahead is killed when Cloud Map
+// has its first record, which another user deletes. The records of the next process, whose clock is
+// right, must be later nevertheless: the other clusters have read that one.
 func TestSaveIDs_BeforeFirstRecord(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
@@ -54,7 +55,8 @@ func TestSaveIDs_BeforeFirstRecord(t *testing.T) {
 
 		ahead := w.create("cls1", cls1, func(cfg *Config) { cfg.wall = func() time.Time { return time.Now().Add(40 * time.Minute) } })
 		w.wrote = func(r request) {
-			if r.cluster == "cls1" && r.names(format.AttrHeartbeat) { // it is killed before anything else happens
+			// it is killed before anything else happens
+			if r.cluster == "cls1" && r.names(format.AttrHeartbeat) {
 				ahead.wire.cut.Store(true)
 				w.ids.of("cls1").setError(errCut)
 			}

@@ -65,8 +65,8 @@ func joined(reg *Registry) bool {
 	return reg.state.Claim() == state.Held
 }
 
-// TestResourceIDsAreVerified restarts a controller: it uses the stored IDs and one list of services. If an ID does not match, it
-// uses lists and writes to no other resource.
+// TestResourceIDsAreVerified restarts a controller: it uses the stored IDs and one list of
+// services. If an ID does not match, it uses lists and writes to no other resource.
 func TestResourceIDsAreVerified(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	elsewhere, err := c.client.CreateNamespace(t.Context(), "elsewhere", mcs.Identity{}, api.PartView)
@@ -130,7 +130,8 @@ func TestResourceIDsAreVerified(t *testing.T) {
 	}
 }
 
-// TestResourceIDStoreFails: a cluster whose store fails joins nevertheless, by lists, and stores the IDs when the store works again.
+// TestResourceIDStoreFails: a cluster whose store fails joins nevertheless, by lists, and stores
+// the IDs when the store works again.
 func TestResourceIDStoreFails(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{})

@@ -19,20 +19,24 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
-// TestRestart_AfterRecordsWereDeleted starts a controller after another writer deleted what its previous process had in Cloud Map, with a clock that
-// is behind. What another cluster has seen stays until the new process publishes or withdraws it; nothing older comes back.
+// TestRestart_AfterRecordsWereDeleted starts a controller after another writer deleted what its
+// previous process had in Cloud Map, with a clock that is behind. What another cluster has seen
+// stays until the new process publishes or withdraws it; nothing older comes back.
 func TestRestart_AfterRecordsWereDeleted(t *testing.T) {
 	first, second := webExport("cls1", 0, 1), webExport("cls1", 0, 2)
-	other := webExport("cls1", 8, 1) // of another page: a cluster that has nothing in Cloud Map has left
+	// of another page: a cluster that has nothing in Cloud Map has left
+	other := webExport("cls1", 8, 1)
 	page := format.PartID(format.PageOf(first.Key), 0)
 	tests := map[string]struct {
-		// withdrawn is set if the previous process withdraws the export before it ends; otherWriter are the actions of another writer after that.
+		// withdrawn is set if the previous process withdraws the export before it ends; otherWriter
+		// are the actions of another writer after that.
 		withdrawn   bool
 		otherWriter func(v *otherWriter)
 		// claiming runs when the next process has written its first record, before it has read it.
 		claiming func(v *otherWriter)
 		wants    *mcs.Export
-		// publishAfter is the time for which after its start the next process publishes or withdraws the export.
+		// publishAfter is the time for which after its start the next process publishes or
+		// withdraws the export.
 		publishAfter time.Duration
 		// sees is all that the other cluster may see, in this order.
 		sees []string
@@ -74,7 +78,8 @@ func TestRestart_AfterRecordsWereDeleted(t *testing.T) {
 				v.drop(format.MembersService, "cls1")
 				v.put(format.CatalogName("cls1"), page, nil)
 			},
-			sees: []string{"none", "unknown", "none"}, // a process that started earlier may export it, and the members may not show its record
+			// a process that started earlier may export it, and the members may not show its record
+			sees: []string{"none", "unknown", "none"},
 		},
 		"record and page deleted, and a controller that publishes late": {
 			otherWriter: func(v *otherWriter) { v.drop(format.MembersService, "cls1"); v.drop(format.CatalogName("cls1"), page) },
@@ -156,8 +161,9 @@ func TestRestart_AfterRecordsWereDeleted(t *testing.T) {
 	}
 }
 
-// TestReturnWithClockBehind: a cluster leaves, another writer removes its farewell, and the next process has a clock that is two hours behind. Its records
-// must be later than the farewell nevertheless: the other clusters have read it and take earlier records for replays.
+// TestReturnWithClockBehind: a cluster leaves, another writer removes its farewell, and the next
+// process has a clock that is two hours behind. Its records must be later than the farewell
+// nevertheless: the other clusters have read it and take earlier records for replays.
 func TestReturnWithClockBehind(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
@@ -184,8 +190,9 @@ func TestReturnWithClockBehind(t *testing.T) {
 	})
 }
 
-// TestReplayedPageOfPreviousProcess: a process starts with a clock that is an hour behind, after another user deleted all records of the previous one. Its pages
-// must be later than those of the previous process nevertheless: one that another user writes again counts as a replay.
+// TestReplayedPageOfPreviousProcess: a process starts with a clock that is an hour behind, after
+// another user deleted all records of the previous one. Its pages must be later than those of the
+// previous process nevertheless: one that another user writes again counts as a replay.
 func TestReplayedPageOfPreviousProcess(t *testing.T) {
 	first, second := webExport("cls1", 0, 1), webExport("cls1", 0, 2)
 	inBubble(t, func(t *testing.T) {
@@ -217,8 +224,9 @@ func TestReplayedPageOfPreviousProcess(t *testing.T) {
 	})
 }
 
-// TestRestartWithUnreadablePage: a process starts, wants one export less, and the page cannot be read. It withdraws nothing while another process may hold
-// the ID: what it cannot read may be what that one exports.
+// TestRestartWithUnreadablePage: a process starts, wants one export less, and the page cannot be
+// read. It withdraws nothing while another process may hold the ID: what it cannot read may be what
+// that one exports.
 func TestRestartWithUnreadablePage(t *testing.T) {
 	kept, ended := webExport("cls1", 0, 1), webExport("cls1", 0, 1)
 	for n := 0; ended.Key == kept.Key || format.PageOf(ended.Key) != format.PageOf(kept.Key); n++ {
@@ -248,8 +256,9 @@ func TestRestartWithUnreadablePage(t *testing.T) {
 	})
 }
 
-// TestFarewellWhileClockIsBehind: a process goes on ahead of its clock, as the clock was set back, and another user deletes its record. The farewell of the
-// next process, whose clock is between the saved and the used heartbeat, must be later than the records that the other clusters have read.
+// TestFarewellWhileClockIsBehind: a process goes on ahead of its clock, as the clock was set back,
+// and another user deletes its record. The farewell of the next process, whose clock is between the
+// saved and the used heartbeat, must be later than the records that the other clusters have read.
 func TestFarewellWhileClockIsBehind(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
@@ -349,7 +358,8 @@ func (v *otherWriter) seen(l *process, key mcs.Key) string {
 	return "none"
 }
 
-// TestReader_RecordMissingBriefly removes a record and a catalog for less time than reads may be late.
+// TestReader_RecordMissingBriefly removes a record and a catalog for less time than reads may be
+// late.
 func TestReader_RecordMissingBriefly(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
@@ -390,8 +400,9 @@ func TestReader_RecordMissingBriefly(t *testing.T) {
 	})
 }
 
-// TestLeavingComesLast checks that the last record of a cluster that leaves is later than its pages, also after the clock was set back. Otherwise
-// the next process adopts pages that could not be removed.
+// TestLeavingComesLast checks that the last record of a cluster that leaves is later than its
+// pages, also after the clock was set back. Otherwise the next process adopts pages that could not
+// be removed.
 func TestLeavingComesLast(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
@@ -419,8 +430,9 @@ func TestLeavingComesLast(t *testing.T) {
 	})
 }
 
-// TestRestartWithoutRecords has a controller start while Cloud Map does not have what its previous process wrote last, and takes a while until it has reconciled its
-// exports. Neither what is missing nor what is older counts until then.
+// TestRestartWithoutRecords has a controller start while Cloud Map does not have what its previous
+// process wrote last, and takes a while until it has reconciled its exports. Neither what is
+// missing nor what is older counts until then.
 func TestRestartWithoutRecords(t *testing.T) {
 	tests := map[string]func(v *otherWriter, earlier []api.Instance){
 		"everything deleted": func(v *otherWriter, _ []api.Instance) { v.deleteAll(true) },
@@ -500,8 +512,9 @@ func TestRestartWithoutRecords(t *testing.T) {
 	}
 }
 
-// TestRestart_BackupWhileClaiming: a cluster left and comes back. When its new process has claimed the ID, and has not read its record yet, another user restores
-// a backup from before the farewell. The process must not announce the pages of the backup: they have earlier versions of its exports.
+// TestRestart_BackupWhileClaiming: a cluster left and comes back. When its new process has claimed
+// the ID, and has not read its record yet, another user restores a backup from before the farewell.
+// The process must not announce the pages of the backup: they have earlier versions of its exports.
 func TestRestart_BackupWhileClaiming(t *testing.T) {
 	restored := map[string]func(instance string) bool{
 		"everything":          func(string) bool { return true },
@@ -578,8 +591,9 @@ func TestRestart_BackupWhileClaiming(t *testing.T) {
 	}
 }
 
-// TestRestart_BackupBeforePagesAreRead: a controller starts after its page was deleted, and loses Cloud Map for longer than the adoption grace period once it has its
-// ID. Meanwhile another user writes an earlier page again. The process must not announce that one when it reads it.
+// TestRestart_BackupBeforePagesAreRead: a controller starts after its page was deleted, and loses
+// Cloud Map for longer than the adoption grace period once it has its ID. Meanwhile another user
+// writes an earlier page again. The process must not announce that one when it reads it.
 func TestRestart_BackupBeforePagesAreRead(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)})
@@ -620,8 +634,10 @@ func TestRestart_BackupBeforePagesAreRead(t *testing.T) {
 	})
 }
 
-// TestRestart_CloneWithoutPages: another user deletes the pages of a cluster, whose next process can write its record but not the pages. A clone that starts then, with
-// no exports, must not announce that there are none: the pages that are announced as not written are those of a cluster that is running.
+// TestRestart_CloneWithoutPages: another user deletes the pages of a cluster, whose next process
+// can write its record but not the pages. A clone that starts then, with no exports, must not
+// announce that there are none: the pages that are announced as not written are those of a cluster
+// that is running.
 func TestRestart_CloneWithoutPages(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)})
@@ -652,8 +668,10 @@ func TestRestart_CloneWithoutPages(t *testing.T) {
 	})
 }
 
-// TestRestart_CloneAfterBackup: another user writes an earlier page of a cluster again, which lacks an export, and before the cluster has found that, a clone starts that
-// does not have the export either. The clone must not announce the page that it finds: the record of the cluster had announced another one.
+// TestRestart_CloneAfterBackup: another user writes an earlier page of a cluster again, which lacks
+// an export, and before the cluster has found that, a clone starts that does not have the export
+// either. The clone must not announce the page that it finds: the record of the cluster had
+// announced another one.
 func TestRestart_CloneAfterBackup(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)})
@@ -675,7 +693,8 @@ func TestRestart_CloneAfterBackup(t *testing.T) {
 		w.ids.copyTo("cls1", "cls1clone")
 		clone := w.beginAs("cls1clone", cls1, nil, func(cfg *Config) {
 			cfg.Joined, cfg.AwaitsAll = joined, true
-			cfg.wall = func() time.Time { return time.Now().Add(time.Minute) } // its records are later
+			// its records are later
+			cfg.wall = func() time.Time { return time.Now().Add(time.Minute) }
 		})
 		publish(t, clone.Registry, first)
 		clone.PublishedAll()
@@ -687,7 +706,8 @@ func TestRestart_CloneAfterBackup(t *testing.T) {
 	})
 }
 
-// TestRestartWithForgedRecord has a controller start when another member has replaced its record and a page. The page does not become its own.
+// TestRestartWithForgedRecord has a controller start when another member has replaced its record
+// and a page. The page does not become its own.
 func TestRestartWithForgedRecord(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)})

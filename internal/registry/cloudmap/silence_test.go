@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// TestSilence_OutlastsYoungHeartbeats: a cluster that leaves must not take a live clone for dead, which writes few heartbeats after it has claimed the ID.
+// TestSilence_OutlastsYoungHeartbeats: a cluster that leaves must not take a live clone for dead,
+// which writes few heartbeats after it has claimed the ID.
 func TestSilence_OutlastsYoungHeartbeats(t *testing.T) {
 	for _, poll := range []time.Duration{time.Second, 5 * time.Second, 30 * time.Second, 2 * time.Minute} {
 		cfg := defaultConfig(cls1)

@@ -35,9 +35,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// simulation is a Cloud Map and the clusters that use it, in the virtual time of a testing/synctest bubble: every interval is
-// the real one, and an hour takes a second. Requests go from the AWS SDK to the server without a network. The server's fault plan
-// makes them fail.
+// simulation is a Cloud Map and the clusters that use it, in the virtual time of a testing/synctest
+// bubble: every interval is the real one, and an hour takes a second. Requests go from the AWS SDK
+// to the server without a network. The server's fault plan makes them fail.
 type simulation struct {
 	t      *testing.T
 	seed   uint64
@@ -86,7 +86,8 @@ type request struct {
 	body               []byte
 }
 
-// names reports whether the request contains text as a value, such as the name of a service or the ID of an instance.
+// names reports whether the request contains text as a value, such as the name of a service or the
+// ID of an instance.
 func (r request) names(text string) bool { return bytes.Contains(r.body, []byte(`"`+text)) }
 
 func newSimulation(t *testing.T, seed uint64, options cloudmaplocal.Options) *simulation {
@@ -107,7 +108,8 @@ func (w *simulation) plan(seed uint64, rules ...cloudmaplocal.FaultRule) {
 	}
 }
 
-// count returns the number of requests so far, by operation and by cluster. "RegisterInstance members" counts writes of member records.
+// count returns the number of requests so far, by operation and by cluster. "RegisterInstance
+// members" counts writes of member records.
 func (w *simulation) count() map[string]int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -168,7 +170,8 @@ func (w *wire) Do(r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// latency returns the latency of a request: 5 to 25 ms. It depends on the subject of the request and the number of equal requests of this process.
+// latency returns the latency of a request: 5 to 25 ms. It depends on the subject of the request
+// and the number of equal requests of this process.
 func (w *wire) latency(req request) time.Duration {
 	h := fnv.New64a()
 	fmt.Fprint(h, w.cluster, req.operation, string(bytes.Join(subject.FindAll(req.body, -1), nil)))

@@ -21,7 +21,8 @@ func StoredInstances(clusterID string, exports []mcs.Export) (int, error) {
 		}
 		pages[page][exp.Key] = exp
 	}
-	signer, err := trust.NewSigner(make([]byte, ed25519.SeedSize), nil) // signatures of all keys are of the same length
+	// signatures of all keys are of the same length
+	signer, err := trust.NewSigner(make([]byte, ed25519.SeedSize), nil)
 	if err != nil {
 		return 0, fmt.Errorf("counting instances: %w", err)
 	}

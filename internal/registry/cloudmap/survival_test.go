@@ -18,8 +18,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
-// deleteAll removes every instance of services of mcs.set1, and with them the services and the namespace if all is set. Clusters that are alive may write in
-// between: then it begins again.
+// deleteAll removes every instance of services of mcs.set1, and with them the services and the
+// namespace if all is set. Clusters that are alive may write in between: then it begins again.
 func (v *otherWriter) deleteAll(all bool, services ...string) {
 	t := v.simulation.t
 	t.Helper()
@@ -95,8 +95,8 @@ func openOptions(*testing.T) cloudmaplocal.Options {
 	return cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond), Now: time.Now}
 }
 
-// guardedOptions returns the options of a Cloud Map in which each cluster has the policies of deploy/iam, with conditions on tags: a resource that does not
-// exist is denied and not missing.
+// guardedOptions returns the options of a Cloud Map in which each cluster has the policies of
+// deploy/iam, with conditions on tags: a resource that does not exist is denied and not missing.
 func guardedOptions(t *testing.T) cloudmaplocal.Options {
 	options := openOptions(t)
 	options.AccessKeys = []cloudmaplocal.AccessKey{{ID: "admin"}}
@@ -116,8 +116,8 @@ type survival struct {
 	onlyWithoutIAM bool
 }
 
-// TestSurvival does what ended imports once: the imports of the other cluster stay all the while, also when that cluster restarts, and everything
-// is in the registry again by itself.
+// TestSurvival does what ended imports once: the imports of the other cluster stay all the while,
+// also when that cluster restarts, and everything is in the registry again by itself.
 func TestSurvival(t *testing.T) {
 	deleteAll := func(all bool, services ...string) func(*otherWriter, cloudmaplocal.Options) {
 		return func(v *otherWriter, _ cloudmaplocal.Options) { v.deleteAll(all, services...) }
@@ -211,15 +211,16 @@ func (s survival) run(t *testing.T, options cloudmaplocal.Options, restarts bool
 	w.until(10*time.Second, "a change is propagated", sees(t, third.Registry, changed))
 }
 
-// TestSurvival_ReportsDeletedPages: an export is not exported while an audit has shown that another user has deleted its page. Before the audit the report says
-// when the last one was.
+// TestSurvival_ReportsDeletedPages: an export is not exported while an audit has shown that another
+// user has deleted its page. Before the audit the report says when the last one was.
 func TestSurvival_ReportsDeletedPages(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, openOptions(t))
 		v := &otherWriter{simulation: w}
 		key := webKey(1)
 		var mu sync.Mutex
-		notified := map[registry.PublishState]time.Time{} // the first notification with each state since the pages were deleted
+		// the first notification with each state since the pages were deleted
+		notified := map[registry.PublishState]time.Time{}
 		exporter := w.begin(cls1, func(p *process, k mcs.Key) {
 			if k != key {
 				return
@@ -262,8 +263,8 @@ func TestSurvival_ReportsDeletedPages(t *testing.T) {
 	})
 }
 
-// TestSurvival_PagesReturnForNewProcess: pages that another writer removed matter to a process that starts. Their cluster writes them again when it
-// sees that process, long before its next audit.
+// TestSurvival_PagesReturnForNewProcess: pages that another writer removed matter to a process that
+// starts. Their cluster writes them again when it sees that process, long before its next audit.
 func TestSurvival_PagesReturnForNewProcess(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
@@ -282,8 +283,8 @@ func TestSurvival_PagesReturnForNewProcess(t *testing.T) {
 	})
 }
 
-// TestSurvival_RecordKeptOverwritten: another member overwrites the record of cls1 again and again. The copy in the catalog keeps cls1 alive, and changes
-// arrive by it.
+// TestSurvival_RecordKeptOverwritten: another member overwrites the record of cls1 again and again.
+// The copy in the catalog keeps cls1 alive, and changes arrive by it.
 func TestSurvival_RecordKeptOverwritten(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
@@ -325,7 +326,8 @@ func TestSurvival_RecordKeptOverwritten(t *testing.T) {
 	})
 }
 
-// TestSurvival_ForgedRecordIsReported: a forged record that its victim replaces before another cluster reads it is reported by the victim.
+// TestSurvival_ForgedRecordIsReported: a forged record that its victim replaces before another
+// cluster reads it is reported by the victim.
 func TestSurvival_ForgedRecordIsReported(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
@@ -369,8 +371,9 @@ func TestSurvival_ForgedRecordIsReported(t *testing.T) {
 	})
 }
 
-// TestSurvival_ForgedRecordOfNewCluster: a member keeps a forged record under the ID of a cluster that is not there yet. The catalog does not show its key,
-// so the cluster joins, and is imported. A cluster that is there by its catalog keeps its ID.
+// TestSurvival_ForgedRecordOfNewCluster: a member keeps a forged record under the ID of a cluster
+// that is not there yet. The catalog does not show its key, so the cluster joins, and is imported.
+// A cluster that is there by its catalog keeps its ID.
 func TestSurvival_ForgedRecordOfNewCluster(t *testing.T) {
 	for name, isThere := range map[string]bool{"forged": false, "a cluster that is there": true} {
 		t.Run(name, func(t *testing.T) {
@@ -420,7 +423,8 @@ func TestSurvival_ForgedRecordOfNewCluster(t *testing.T) {
 	}
 }
 
-// TestSurvival_DeadCluster: the record of a dead cluster is deleted. A cluster that restarts knows the exports of which there are pages.
+// TestSurvival_DeadCluster: the record of a dead cluster is deleted. A cluster that restarts knows
+// the exports of which there are pages.
 func TestSurvival_DeadCluster(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
@@ -452,8 +456,8 @@ func TestSurvival_DeadCluster(t *testing.T) {
 	})
 }
 
-// startBehind starts a cluster whose clock was set back, so that it continues after the heartbeats that it has saved, and another one that imports from it. A clone
-// continues five minutes later.
+// startBehind starts a cluster whose clock was set back, so that it continues after the heartbeats
+// that it has saved, and another one that imports from it. A clone continues five minutes later.
 func startBehind(w *simulation, first mcs.Export) (exporter, importer *process, began func(*Config)) {
 	w.t.Helper()
 	joined := time.Now()
@@ -476,8 +480,9 @@ func unreadable(key string) cloudmaplocal.FaultRule {
 	return cloudmaplocal.FaultRule{AccessKey: key, Kind: cloudmaplocal.FaultError, Code: "InternalFailure", Operations: []string{"DiscoverInstances"}}
 }
 
-// TestSurvival_CloneThatEnds: a clone of a cluster whose clock is behind writes one record and ends before the cluster can read it. The cluster finds the copy of that
-// record when it can read again, and its records count before it is stale.
+// TestSurvival_CloneThatEnds: a clone of a cluster whose clock is behind writes one record and ends
+// before the cluster can read it. The cluster finds the copy of that record when it can read again,
+// and its records count before it is stale.
 func TestSurvival_CloneThatEnds(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
@@ -508,8 +513,10 @@ func TestSurvival_CloneThatEnds(t *testing.T) {
 	})
 }
 
-// TestSurvival_CloneOfBlindCluster: a cluster whose clock is behind cannot read, and goes on writing records that are earlier than those of a clone, which wants one
-// export less. While the clone reads such records it withdraws nothing, and when the cluster can read again the clone gives way.
+// TestSurvival_CloneOfBlindCluster: a cluster whose clock is behind cannot read, and goes on
+// writing records that are earlier than those of a clone, which wants one export less. While the
+// clone reads such records it withdraws nothing, and when the cluster can read again the clone
+// gives way.
 func TestSurvival_CloneOfBlindCluster(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
@@ -536,8 +543,8 @@ func TestSurvival_CloneOfBlindCluster(t *testing.T) {
 	})
 }
 
-// TestSurvival_Clone: a second process with the same key and identity, as after the restore of a control plane. The one that started later stops, and
-// the exports of the first one stay.
+// TestSurvival_Clone: a second process with the same key and identity, as after the restore of a
+// control plane. The one that started later stops, and the exports of the first one stay.
 func TestSurvival_Clone(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)})
@@ -648,8 +655,10 @@ func TestSurvival_SecondClusterUnsealed(t *testing.T) {
 	})
 }
 
-// TestSurvival_ForgedFarewellOfClusterThatCannotWrite: another member forges a farewell of a cluster that cannot read and write, in both places, and a cluster that
-// starts finds the ID free. The other clusters use no export of it, also when the cluster can write again, and keep those of the cluster.
+// TestSurvival_ForgedFarewellOfClusterThatCannotWrite: another member forges a farewell of a
+// cluster that cannot read and write, in both places, and a cluster that starts finds the ID free.
+// The other clusters use no export of it, also when the cluster can write again, and keep those of
+// the cluster.
 func TestSurvival_ForgedFarewellOfClusterThatCannotWrite(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)})
@@ -686,8 +695,10 @@ func TestSurvival_ForgedFarewellOfClusterThatCannotWrite(t *testing.T) {
 	})
 }
 
-// TestSurvival_ForgedFarewellBesideSecondCluster: a second cluster waits for the ID of one that cannot write, and another member forges a farewell of that one, or
-// deletes its record. The second cluster knows who had the ID: it takes the ID when that one is stale, and gives it back when that one can write again.
+// TestSurvival_ForgedFarewellBesideSecondCluster: a second cluster waits for the ID of one that
+// cannot write, and another member forges a farewell of that one, or deletes its record. The second
+// cluster knows who had the ID: it takes the ID when that one is stale, and gives it back when that
+// one can write again.
 func TestSurvival_ForgedFarewellBesideSecondCluster(t *testing.T) {
 	farewell := func(r *format.Member) { r.Pages, r.Farewell = format.Digests{}, true }
 	for name, replace := range map[string]func(v *otherWriter){
@@ -746,7 +757,8 @@ func TestSurvival_ForgedFarewellBesideSecondCluster(t *testing.T) {
 	}
 }
 
-// TestSurvival_WritesDenied: a cluster whose record is deleted and may not be written goes on to import.
+// TestSurvival_WritesDenied: a cluster whose record is deleted and may not be written goes on to
+// import.
 func TestSurvival_WritesDenied(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
@@ -798,15 +810,17 @@ func TestNotFoundOnce(t *testing.T) {
 	})
 }
 
-// TestReturnToPreviousID: a cluster that was renamed twice returns to an ID that it had before, while the registry is empty. Its keyring has the other ID as
-// that of a live cluster, so it does not take the exports under that ID for ended.
+// TestReturnToPreviousID: a cluster that was renamed twice returns to an ID that it had before,
+// while the registry is empty. Its keyring has the other ID as that of a live cluster, so it does
+// not take the exports under that ID for ended.
 func TestReturnToPreviousID(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, openOptions(t))
 		w.begin(cls2, nil)
 		renamed := cls1
 		renamed.ClusterID = "cls1b"
-		ring := keyring(cls1, defaultConfig(cls1).StaleAfter, w.ids.pinsOf("cls1")) // a controller has one, whatever its cluster ID is
+		// a controller has one, whatever its cluster ID is
+		ring := keyring(cls1, defaultConfig(cls1).StaleAfter, w.ids.pinsOf("cls1"))
 		join := func(identity mcs.Identity) *process {
 			l := w.begin(identity, nil, func(cfg *Config) { cfg.Keyring = ring })
 			publish(t, l.Registry, webExport(identity.ClusterID, 0, 1))
@@ -833,8 +847,9 @@ func TestReturnToPreviousID(t *testing.T) {
 	})
 }
 
-// TestSurvival_CloneThatReadsNoRecord: the first reads of a clone lack the record of the cluster that it is a clone of, so it finds pages that no record announces.
-// It withdraws none of their exports before it has read the record.
+// TestSurvival_CloneThatReadsNoRecord: the first reads of a clone lack the record of the cluster
+// that it is a clone of, so it finds pages that no record announces. It withdraws none of their
+// exports before it has read the record.
 func TestSurvival_CloneThatReadsNoRecord(t *testing.T) {
 	for name, hasJoined := range map[string]bool{"restored": true, "restored from a backup of before it joined": false} {
 		t.Run(name, func(t *testing.T) {

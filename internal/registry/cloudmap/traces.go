@@ -16,7 +16,8 @@ type traces struct {
 	mu sync.Mutex
 	// unannounced are the exports of pages that were written and that no record announces yet.
 	unannounced []mcs.Export
-	// members is the time of the last read of the members, reads has the last reads of catalogs since then, by cluster.
+	// members is the time of the last read of the members, reads has the last reads of catalogs
+	// since then, by cluster.
 	members span
 	reads   map[string]catalogTimes
 }
@@ -24,7 +25,8 @@ type traces struct {
 // span is a time from began until ended.
 type span struct{ began, ended time.Time }
 
-// catalogTimes are the times of the last request for a catalog, and of the notification that announced a change in it, zero if none did.
+// catalogTimes are the times of the last request for a catalog, and of the notification that
+// announced a change in it, zero if none did.
 type catalogTimes struct {
 	announced time.Time
 	request   span
@@ -50,7 +52,8 @@ func (t *traces) encoded(writes []state.PageWrite, began time.Time) {
 	}
 }
 
-// pageWritten records that a page was written since began. It must be called before a record can announce the page.
+// pageWritten records that a page was written since began. It must be called before a record can
+// announce the page.
 func (t *traces) pageWritten(w state.PageWrite, began time.Time, err error) {
 	if t == nil || err != nil {
 		return

@@ -10,9 +10,11 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
-// TestReader_PageWrittenWithoutAnswer withdraws the only export of a page and publishes it again. AWS Cloud Map does not carry out the write of the record that announces
-// the withdrawal, and carries out that of the page without an answer. Another cluster reads the page, and then a record of before the answer, which also announces a
-// later change of another page: what it has read does not go away again.
+// TestReader_PageWrittenWithoutAnswer withdraws the only export of a page and publishes it again.
+// AWS Cloud Map does not carry out the write of the record that announces the withdrawal, and
+// carries out that of the page without an answer. Another cluster reads the page, and then a record
+// of before the answer, which also announces a later change of another page: what it has read does
+// not go away again.
 func TestReader_PageWrittenWithoutAnswer(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})

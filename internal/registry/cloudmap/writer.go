@@ -14,19 +14,20 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/state"
 )
 
-// writer writes the own pages and the own record. The record has a loop of its own, and each page a goroutine while it is written: a slow or
-// failing request delays only its page, and no heartbeat.
+// writer writes the own pages and the own record. The record has a loop of its own, and each page a
+// goroutine while it is written: a slow or failing request delays only its page, and no heartbeat.
 //
-// Readers find what is announced, or wait for it: a page is written first, then the record that announces it, and then the parts that the page
-// no longer needs are removed.
+// Readers find what is announced, or wait for it: a page is written first, then the record that
+// announces it, and then the parts that the page no longer needs are removed.
 type writer struct{ *components }
 
-// partsAtOnce is the number of requests at once for one page, so that a page of 256 parts takes 3 s at 50 ms a request. The bound is not of all
-// pages, because requests without an answer would hold up the others; the rate limit bounds these, to a burst of 100.
+// partsAtOnce is the number of requests at once for one page, so that a page of 256 parts takes 3 s
+// at 50 ms a request. The bound is not of all pages, because requests without an answer would hold
+// up the others; the rate limit bounds these, to a burst of 100.
 const partsAtOnce = 4
 
-// run writes what is due until ctx ends. A page that is being written when the controller stops is completed and announced, because half of its
-// parts are no page.
+// run writes what is due until ctx ends. A page that is being written when the controller stops is
+// completed and announced, because half of its parts are no page.
 func (w *writer) run(ctx context.Context) {
 	graceful, cancel := withGracePeriod(ctx, shutdownGrace)
 	defer cancel()
@@ -89,8 +90,8 @@ func (w *writer) runRecord(ctx context.Context) {
 	}}.run(ctx, w.state.Writes.Backoff().Pause)
 }
 
-// writeRecord writes the own record if that is due, to the service that is known: a heartbeat does not wait until a place that is in doubt is
-// verified or found again.
+// writeRecord writes the own record if that is due, to the service that is known: a heartbeat does
+// not wait until a place that is in doubt is verified or found again.
 func (w *writer) writeRecord(ctx context.Context) error {
 	place, ok := w.control.lastKnown()
 	if !ok {
@@ -104,7 +105,8 @@ func (w *writer) writeRecord(ctx context.Context) error {
 	if !due {
 		return nil
 	}
-	w.saveIDs(ctx, place, ours.Heartbeat) // this process may be killed as soon as the record is written
+	// this process may be killed as soon as the record is written
+	w.saveIDs(ctx, place, ours.Heartbeat)
 	instance := ours.Instance(w.cfg.Signer)
 	_, err := w.client.WithPriority(api.PriorityHigh).RegisterInstance(ctx, place.members.ID, instance)
 	w.state.Writes.ObserveRecordWrite(now, err)
@@ -116,7 +118,8 @@ func (w *writer) writeRecord(ctx context.Context) error {
 	w.peers.recordWritten(ours.Generation)
 	w.traces.recordWritten(now)
 	if copyDue {
-		return w.writeCopy(ctx, place, now, instance) // after the record: a heartbeat must not wait for it
+		// after the record: a heartbeat must not wait for it
+		return w.writeCopy(ctx, place, now, instance)
 	}
 	return nil
 }
@@ -142,7 +145,8 @@ func (w *writer) writeCopy(ctx context.Context, place controlPlace, now time.Tim
 // saveTimeout bounds the time that storing the resource IDs may delay a heartbeat.
 const saveTimeout = 5 * time.Second
 
-// runPages begins to write the pages that are due until ctx ends, and returns when all writes have ended, which have until graceful ends.
+// runPages begins to write the pages that are due until ctx ends, and returns when all writes have
+// ended, which have until graceful ends.
 func (w *writer) runPages(ctx, graceful context.Context) {
 	var jobs sync.WaitGroup
 	defer jobs.Wait()
@@ -174,7 +178,8 @@ func (w *writer) writePage(ctx context.Context, place controlPlace, write state.
 		w.notifier.NotifyKeys(w.state.Writes.ObserveFailedOperation(write, reason))
 	}
 	began := time.Now()
-	// Parts that the page did not have go first: if there is no room for them, the page stays whole as it was.
+	// Parts that the page did not have go first: if there is no room for them, the page stays whole
+	// as it was.
 	operations, err := w.writeParts(ctx, place, write.AddedParts())
 	if err == nil {
 		var overwritten []string
@@ -194,7 +199,8 @@ func (w *writer) writeParts(ctx context.Context, place controlPlace, parts []api
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(partsAtOnce)
 	var mu sync.Mutex
-	// The last part first: as long as part 0 is of the earlier generation, that one may still be whole.
+	// The last part first: as long as part 0 is of the earlier generation, that one may still be
+	// whole.
 	for _, part := range slices.Backward(parts) {
 		group.Go(func() error {
 			operation, err := w.client.RegisterInstance(groupCtx, place.catalog.ID, part)
@@ -211,7 +217,8 @@ func (w *writer) writeParts(ctx context.Context, place controlPlace, parts []api
 	return operations, err
 }
 
-// explain returns the failure of the first operation that failed, nil if none is known to have failed.
+// explain returns the failure of the first operation that failed, nil if none is known to have
+// failed.
 func (w *writer) explain(ctx context.Context, operations []string) error {
 	for _, id := range operations {
 		if _, _, err := w.client.GetOperation(ctx, id); api.IsFailedOperation(err) {
@@ -236,8 +243,8 @@ func (w *writer) removeParts(ctx context.Context, place controlPlace, excess sta
 	w.state.Writes.ObserveRemoval(excess, err)
 }
 
-// shutdownGrace is the time for which a write may go on when the controller stops: far longer than requests take, and shorter than the ten seconds that
-// the controller allows for its shutdown.
+// shutdownGrace is the time for which a write may go on when the controller stops: far longer than
+// requests take, and shorter than the ten seconds that the controller allows for its shutdown.
 const shutdownGrace = 3 * time.Second
 
 // withGracePeriod returns a context that ends some time after ctx has ended.

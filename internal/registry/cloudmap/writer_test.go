@@ -44,8 +44,9 @@ func (h *heartbeats) wantRegular(t *testing.T, cluster string) {
 	}
 }
 
-// TestSlowPageDelaysOnlyItself has a page whose writes do not work, each for another reason. The changes of another page arrive as ever, no page
-// that was written is written again, and no heartbeat is late.
+// TestSlowPageDelaysOnlyItself has a page whose writes do not work, each for another reason. The
+// changes of another page arrive as ever, no page that was written is written again, and no
+// heartbeat is late.
 func TestSlowPageDelaysOnlyItself(t *testing.T) {
 	part := format.PartID(format.PageOf(webKey(0)), 0)
 	for name, rule := range map[string]cloudmaplocal.FaultRule{
@@ -60,7 +61,8 @@ func TestSlowPageDelaysOnlyItself(t *testing.T) {
 				w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 				beats := observeHeartbeats(w)
 				exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
-				slow, still := webExport("cls1", 0, 1), webExport("cls1", 2, 1) // of different pages, like the other one
+				// of different pages, like the other one
+				slow, still := webExport("cls1", 0, 1), webExport("cls1", 2, 1)
 				publish(t, exporter.Registry, slow)
 				publish(t, exporter.Registry, still)
 				w.until(time.Minute, "the page is written", sees(t, importer.Registry, slow))
@@ -127,8 +129,9 @@ func TestTrimmingDelaysNoHeartbeat(t *testing.T) {
 	})
 }
 
-// TestNotFoundVerifiesKnownIDs answers one read with ServiceNotFound: the clusters verify the IDs that they know and make no list. While even
-// that is throttled, heartbeats go to the known service.
+// TestNotFoundVerifiesKnownIDs answers one read with ServiceNotFound: the clusters verify the IDs
+// that they know and make no list. While even that is throttled, heartbeats go to the known
+// service.
 func TestNotFoundVerifiesKnownIDs(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
@@ -162,8 +165,8 @@ func TestNotFoundVerifiesKnownIDs(t *testing.T) {
 	})
 }
 
-// TestDeniedWriteVerifiesKnownIDs deletes the clusterset's namespace in an account whose IAM policy denies access to resources without the
-// tags, deleted ones among them.
+// TestDeniedWriteVerifiesKnownIDs deletes the clusterset's namespace in an account whose IAM policy
+// denies access to resources without the tags, deleted ones among them.
 func TestDeniedWriteVerifiesKnownIDs(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
@@ -192,7 +195,8 @@ func TestDeniedWriteVerifiesKnownIDs(t *testing.T) {
 			return cloudmaplocal.FaultRule{Operations: operations, AccessKey: "cls1", Kind: cloudmaplocal.FaultError, Code: "AccessDeniedException"}
 		}
 		w.plan(1, denied("RegisterInstance", "GetNamespace", "GetService"), cloudmaplocal.FaultRule{
-			Operations: []string{"DiscoverInstances"}, AccessKey: "cls1", Kind: cloudmaplocal.FaultError, Code: "InternalFailure", // reads say nothing
+			// reads say nothing
+			Operations: []string{"DiscoverInstances"}, AccessKey: "cls1", Kind: cloudmaplocal.FaultError, Code: "InternalFailure",
 		})
 		w.until(5*time.Minute, "it has found another place", func() bool {
 			now, _ := exporter.control.lastKnown()
@@ -204,7 +208,8 @@ func TestDeniedWriteVerifiesKnownIDs(t *testing.T) {
 	})
 }
 
-// TestRefusedPageHasItsOwnTime is a page that AWS goes on to refuse: the others are not held up by it, and it is not tried all the time.
+// TestRefusedPageHasItsOwnTime is a page that AWS goes on to refuse: the others are not held up by
+// it, and it is not tried all the time.
 func TestRefusedPageHasItsOwnTime(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, InstancesPerNamespace: 4})

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// TestAnswerDelay: a new process of one cluster makes the others write their records, at the rate that AWS is known to accept.
+// TestAnswerDelay: a new process of one cluster makes the others write their records, at the rate
+// that AWS is known to accept.
 func TestAnswerDelay(t *testing.T) {
 	const interval = 40 * time.Second
 	for clusters, wantMost := range map[int]time.Duration{2: 0, 25: 0, 100: 3 * time.Second, 1000: 39 * time.Second, 3000: interval} {

@@ -10,8 +10,8 @@ import (
 // Backoff computes the pauses between attempts that fail: they double from Initial up to Max.
 type Backoff struct {
 	Initial, Max time.Duration
-	// Jitter is the random share of a pause, from 0 to 1, so that clusters that failed together do not retry together: with
-	// 0.5 a pause takes between half and all of its length.
+	// Jitter is the random share of a pause, from 0 to 1, so that clusters that failed together do
+	// not retry together: with 0.5 a pause takes between half and all of its length.
 	Jitter float64
 }
 
@@ -35,9 +35,9 @@ func Sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// RetryUntilDone calls step until it is done without an error or ctx ends. Then it returns the last error of step and that of
-// ctx. The pauses grow with the failures, starting with the second shortest; an attempt that is not done but did not fail
-// does not lengthen them.
+// RetryUntilDone calls step until it is done without an error or ctx ends. Then it returns the last
+// error of step and that of ctx. The pauses grow with the failures, starting with the second
+// shortest; an attempt that is not done but did not fail does not lengthen them.
 func RetryUntilDone(ctx context.Context, backoff Backoff, step func() (done bool, err error)) error {
 	for failures := 1; ; {
 		done, err := step()

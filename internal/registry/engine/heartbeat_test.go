@@ -15,7 +15,8 @@ func TestSavedHeartbeat(t *testing.T) {
 		saved engine.SavedHeartbeat
 		// next is the heartbeat after which the next process begins.
 		next int64
-		// heartbeat is that of the record which is about to be written, and save what is saved before, 0 for nothing.
+		// heartbeat is that of the record which is about to be written, and save what is saved
+		// before, 0 for nothing.
 		heartbeat int64
 		save      int64
 	}{

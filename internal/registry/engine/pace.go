@@ -5,8 +5,10 @@ import (
 	"time"
 )
 
-// Pace limits how fast writes are made for each namespace, or for each of other units, so that one that changes again and again does not use up a rate or a
-// quota that all share. A unit may have a burst at once; then it waits until the cost of its writes is paid. It is not safe for concurrent use.
+// Pace limits how fast writes are made for each namespace, or for each of other units, so that one
+// that changes again and again does not use up a rate or a quota that all share. A unit may have a
+// burst at once; then it waits until the cost of its writes is paid. It is not safe for concurrent
+// use.
 type Pace[K comparable] struct {
 	perCost, burst time.Duration
 	// paidAt is the time at which the cost of all writes of a unit is paid.
@@ -24,7 +26,8 @@ func NewPace[K comparable](perSecond, burst int) *Pace[K] {
 	return &Pace[K]{perCost: perCost, burst: time.Duration(burst) * perCost, paidAt: map[K]time.Time{}, pruneAt: minPruned}
 }
 
-// DueAt returns the time from which the next write of a unit may be made, zero if it may at any time.
+// DueAt returns the time from which the next write of a unit may be made, zero if it may at any
+// time.
 func (p *Pace[K]) DueAt(unit K) time.Time {
 	paidAt, owes := p.paidAt[unit]
 	if !owes {

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// TestPace: a namespace writes a burst at once and then at the rate, and no other namespace waits for it.
+// TestPace: a namespace writes a burst at once and then at the rate, and no other namespace waits
+// for it.
 func TestPace(t *testing.T) {
 	began := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	p := NewPace[string](10, 100)

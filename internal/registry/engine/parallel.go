@@ -6,8 +6,9 @@ import (
 	"sync/atomic"
 )
 
-// Parallel calls do for each number below n, on as many goroutines as Go uses CPUs, and returns when all calls have returned. It is for
-// work that takes CPU, such as the verification of signatures.
+// Parallel calls do for each number below n, on as many goroutines as Go uses CPUs, and returns
+// when all calls have returned. It is for work that takes CPU, such as the verification of
+// signatures.
 func Parallel(n int, do func(i int)) {
 	var next atomic.Int64
 	var workers sync.WaitGroup

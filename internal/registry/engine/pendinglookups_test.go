@@ -46,7 +46,8 @@ func TestPendingLookups(t *testing.T) {
 	wantChanged("view is complete", more)
 }
 
-// TestPendingLookups_OfOneCluster has keys that name one cluster as imported, another one or none, while a third cluster is unknown.
+// TestPendingLookups_OfOneCluster has keys that name one cluster as imported, another one or none,
+// while a third cluster is unknown.
 func TestPendingLookups_OfOneCluster(t *testing.T) {
 	unknown := []string{"cls2", "cls3", "cls4"}
 	view := engine.ViewFunc(func(mcs.Key, []string) registry.View {
@@ -83,7 +84,8 @@ func TestPendingLookups_OfOneCluster(t *testing.T) {
 	}
 }
 
-// TestPendingLookups_AreBounded has services of ever new names while a cluster cannot be read. The imports are still notified of.
+// TestPendingLookups_AreBounded has services of ever new names while a cluster cannot be read. The
+// imports are still notified of.
 func TestPendingLookups_AreBounded(t *testing.T) {
 	views := registrytest.With(registry.View{}, registry.Unknown, "cls2")
 	view := func(mcs.Key, []string) registry.View { return views }
@@ -109,8 +111,9 @@ func TestPendingLookups_AreBounded(t *testing.T) {
 	}
 }
 
-// TestPendingLookups_SeveralCallers checks that a lookup without imported clusters, as the status endpoint makes it, does not replace the one of
-// the import, which waits for a cluster that is unseen.
+// TestPendingLookups_SeveralCallers checks that a lookup without imported clusters, as the status
+// endpoint makes it, does not replace the one of the import, which waits for a cluster that is
+// unseen.
 func TestPendingLookups_SeveralCallers(t *testing.T) {
 	web := mcs.Key{Name: "web"}
 	seen := map[string]bool{}
@@ -159,7 +162,8 @@ func TestPendingLookups_Incomplete(t *testing.T) {
 	}
 }
 
-// TestPendingLookups_ImportedOfAllCallers has two callers with different imported clusters, which both wait.
+// TestPendingLookups_ImportedOfAllCallers has two callers with different imported clusters, which
+// both wait.
 func TestPendingLookups_ImportedOfAllCallers(t *testing.T) {
 	web := mcs.Key{Name: "web"}
 	for _, first := range []string{"cls3", "cls4"} {

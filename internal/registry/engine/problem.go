@@ -6,8 +6,8 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// Problem tracks why a part of a backend does not work, and logs when that begins, changes and ends. It is safe for concurrent
-// use.
+// Problem tracks why a part of a backend does not work, and logs when that begins, changes and
+// ends. It is safe for concurrent use.
 type Problem struct {
 	log                logr.Logger
 	failing, recovered string
@@ -17,8 +17,9 @@ type Problem struct {
 	err error
 }
 
-// NewProblem returns a Problem that logs failing with the error, and recovered when it is over. Errors for which expected
-// returns true are part of normal operation and logged at info level; expected may be nil.
+// NewProblem returns a Problem that logs failing with the error, and recovered when it is over.
+// Errors for which expected returns true are part of normal operation and logged at info level;
+// expected may be nil.
 func NewProblem(log logr.Logger, failing, recovered string, expected func(error) bool) *Problem {
 	return &Problem{log: log, failing: failing, recovered: recovered, expected: expected}
 }

@@ -15,8 +15,8 @@ type Publisher struct {
 	set       func(key mcs.Key, exp *mcs.Export) error
 }
 
-// NewPublisher returns a Publisher for a cluster. It calls set with the desired export of a key, nil for a withdrawal; set
-// must not block and returns an error if the export can never be written.
+// NewPublisher returns a Publisher for a cluster. It calls set with the desired export of a key,
+// nil for a withdrawal; set must not block and returns an error if the export can never be written.
 func NewPublisher(clusterID string, readOnly bool, set func(key mcs.Key, exp *mcs.Export) error) Publisher {
 	return Publisher{clusterID: clusterID, readOnly: readOnly, set: set}
 }
@@ -33,8 +33,9 @@ func (p *Publisher) Publish(_ context.Context, exp mcs.Export) error {
 	return p.set(exp.Key, &exp)
 }
 
-// PublishedAll implements registry.Registry, for a backend that needs no call: what is published before Run counts as all exports. On etcd, the member
-// record states no exports before each of these was written.
+// PublishedAll implements registry.Registry, for a backend that needs no call: what is published
+// before Run counts as all exports. On etcd, the member record states no exports before each of
+// these was written.
 func (p *Publisher) PublishedAll() {}
 
 // Withdraw implements registry.Registry.

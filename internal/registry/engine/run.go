@@ -10,9 +10,10 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// Run implements registry.Registry's Run: it runs all loops until ctx ends and they have returned. If the cluster leaves
-// (registry.ErrLeave), it then calls leave with a context that expires after timeout, or earlier if leaving is taken back
-// (registry.WithLeaveContext). A read-only registry has no leave (nil).
+// Run implements registry.Registry's Run: it runs all loops until ctx ends and they have returned.
+// If the cluster leaves (registry.ErrLeave), it then calls leave with a context that expires after
+// timeout, or earlier if leaving is taken back (registry.WithLeaveContext). A read-only registry
+// has no leave (nil).
 func Run(ctx context.Context, loops []func(context.Context), timeout time.Duration, leave func(context.Context) error) error {
 	var running sync.WaitGroup
 	for _, loop := range loops {
@@ -33,7 +34,8 @@ type Duration struct {
 	Value time.Duration
 }
 
-// CheckDurations returns an error that names the fields that are not set. Backends have no defaults: package config has them.
+// CheckDurations returns an error that names the fields that are not set. Backends have no
+// defaults: package config has them.
 func CheckDurations(required ...Duration) error {
 	var errs []error
 	for _, d := range required {

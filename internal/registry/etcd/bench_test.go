@@ -18,7 +18,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
-// The benchmarks run against a real etcd of one member with TLS, users and fsync, with the controller's own intervals:
+// The benchmarks run against a real etcd of one member with TLS, users and fsync, with the
+// controller's own intervals:
 //
 //	KUBEBUILDER_ASSETS="$(bin/testbed assets)" go test -run '^$' -bench . -benchtime 200x ./internal/registry/etcd
 
@@ -47,7 +48,8 @@ func tenEndpoints(clusterID string, i, n int) mcs.Export {
 	return exp
 }
 
-// BenchmarkChangeToImporter is the time from a Publish to the importer's notification that shows it, with 1,000 exports there.
+// BenchmarkChangeToImporter is the time from a Publish to the importer's notification that shows
+// it, with 1,000 exports there.
 func BenchmarkChangeToImporter(b *testing.B) {
 	s := benchStore(b)
 	exporter, importer := s.production(b, cls1), s.production(b, cls2)
@@ -109,7 +111,8 @@ func (s *testStore) production(b *testing.B, identity mcs.Identity) *Registry {
 	return s.registryWith(b, cfg, defaultTimings(cfg))
 }
 
-// BenchmarkConverge3000 is the time from nothing until 3,000 exports of 10 endpoints are with an importer, and confirmed.
+// BenchmarkConverge3000 is the time from nothing until 3,000 exports of 10 endpoints are with an
+// importer, and confirmed.
 func BenchmarkConverge3000(b *testing.B) {
 	const count = 3000
 	s := benchStore(b)
@@ -130,8 +133,9 @@ func BenchmarkConverge3000(b *testing.B) {
 	}
 }
 
-// BenchmarkImporter100k measures an importer of 50 clusters with 10,000 exports and 100,000 endpoints in all: the duration
-// of the first read, memory, and CPU while the 50 clusters only renew their leases.
+// BenchmarkImporter100k measures an importer of 50 clusters with 10,000 exports and 100,000
+// endpoints in all: the duration of the first read, memory, and CPU while the 50 clusters only
+// renew their leases.
 func BenchmarkImporter100k(b *testing.B) {
 	const clusters, exports = 50, 200
 	s := benchStore(b)
@@ -179,8 +183,8 @@ func heap() uint64 {
 	return stats.HeapAlloc
 }
 
-// cost returns the share of a core that this process uses while all clusters write a heartbeat every 12 seconds, our own writing
-// of those included.
+// cost returns the share of a core that this process uses while all clusters write a heartbeat
+// every 12 seconds, our own writing of those included.
 func (s *testStore) cost(b *testing.B, l layout, clusters int) float64 {
 	b.Helper()
 	const seconds = 12

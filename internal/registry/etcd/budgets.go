@@ -14,11 +14,14 @@ import (
 )
 
 const (
-	// maxUnrecognized bounds the keys of a cluster that no controller writes and that are known by name.
+	// maxUnrecognized bounds the keys of a cluster that no controller writes and that are known by
+	// name.
 	maxUnrecognized = 100
-	// keysPerExport is how many keys of a cluster are known, for each export of its budget. Those over budget take 250 bytes each.
+	// keysPerExport is how many keys of a cluster are known, for each export of its budget. Those
+	// over budget take 250 bytes each.
 	keysPerExport = 4
-	// relistPause is the shortest time between two lists that are made because there is room in a budget again.
+	// relistPause is the shortest time between two lists that are made because there is room in a
+	// budget again.
 	relistPause = 10 * time.Second
 )
 
@@ -43,7 +46,8 @@ func (s *state) count(v *verifiedExport, data []byte, key mcs.Key) {
 	}
 }
 
-// showExport returns the export of a pair, within the cluster's budget. It verifies a pair that was not verified with the cluster's key.
+// showExport returns the export of a pair, within the cluster's budget. It verifies a pair that was
+// not verified with the cluster's key.
 func (s *state) showExport(c *cluster, p pair, key mcs.Key) shownExport {
 	v := p.verified
 	if v == nil || v.author != c.author {
@@ -67,21 +71,24 @@ func (s *state) showExport(c *cluster, p pair, key mcs.Key) shownExport {
 	return shown
 }
 
-// release subtracts the cost of an export from the account of its cluster, if nothing is kept of it.
+// release subtracts the cost of an export from the account of its cluster, if nothing is kept of
+// it.
 func (c *cluster) release(key mcs.Key) {
 	if c.held[key].export == nil && c.shown[key].export == nil {
 		c.account.Release(key)
 	}
 }
 
-// isFull reports whether a key is one too many: it stays unknown, so nothing ends by the digest of the exports.
+// isFull reports whether a key is one too many: it stays unknown, so nothing ends by the digest of
+// the exports.
 func (c *cluster) isFull(key mcs.Key) bool {
 	limit := c.account.Limits().Member[budget.Exports]
 	_, isShown := c.shown[key]
 	return limit > 0 && !isShown && len(c.shown) >= keysPerExport*limit
 }
 
-// findRoom requests a list if an export is admitted now that was over budget, or the keys of a cluster that had too many fit.
+// findRoom requests a list if an export is admitted now that was over budget, or the keys of a
+// cluster that had too many fit.
 func (s *state) findRoom(now time.Time) {
 	if now.Sub(s.relistedAt) < relistPause {
 		return
@@ -116,7 +123,8 @@ func (c *cluster) readAgain(selects func(shownExport) bool) {
 	}
 }
 
-// want adds the exports of a key that were ignored to the unread ones, and reports whether there are any.
+// want adds the exports of a key that were ignored to the unread ones, and reports whether there
+// are any.
 func (s *state) want(key mcs.Key) (found bool) {
 	for _, c := range s.exporters[key] {
 		if e, ok := c.shown[key]; ok && e.ignored && e.revision != 0 {

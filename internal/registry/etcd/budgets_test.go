@@ -27,7 +27,8 @@ func (s *stateTest) limit(kind budget.Kind, limit int) {
 	s.ledger = budget.NewLedger(limits)
 }
 
-// TestBudget: what exceeds a budget is unknown and reported, established exports stay, and what waits is read again when there is room.
+// TestBudget: what exceeds a budget is unknown and reported, established exports stay, and what
+// waits is read again when there is room.
 func TestBudget(t *testing.T) {
 	s := newStateTest(t)
 	s.limit(budget.Exports, 2)
@@ -71,7 +72,8 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// TestBudgetOfKeys: a cluster with far too many keys keeps what was read of it, and nothing of it ends.
+// TestBudgetOfKeys: a cluster with far too many keys keeps what was read of it, and nothing of it
+// ends.
 func TestBudgetOfKeys(t *testing.T) {
 	s := newStateTest(t)
 	s.limit(budget.Exports, 1)
@@ -94,7 +96,8 @@ func TestBudgetOfKeys(t *testing.T) {
 	}
 }
 
-// TestIgnoredNamespace: of an export in a namespace that is not imported only the key is kept, until it is.
+// TestIgnoredNamespace: of an export in a namespace that is not imported only the key is kept,
+// until it is.
 func TestIgnoredNamespace(t *testing.T) {
 	s := newStateTest(t)
 	isWanted := false
@@ -128,7 +131,8 @@ func TestIgnoredNamespace(t *testing.T) {
 	}
 }
 
-// TestMemoryOfHostileList reads a list of the largest exports that a member can write, before and after its member record is known.
+// TestMemoryOfHostileList reads a list of the largest exports that a member can write, before and
+// after its member record is known.
 func TestMemoryOfHostileList(t *testing.T) {
 	s := newStateTest(t)
 	s.ledger = budget.NewLedger(budget.Limits{
@@ -171,7 +175,8 @@ func TestMemoryOfHostileList(t *testing.T) {
 	runtime.KeepAlive(m)
 }
 
-// TestListDropsValues: a list keeps the values that a cluster's budget of bytes may need, and one key more than are known.
+// TestListDropsValues: a list keeps the values that a cluster's budget of bytes may need, and one
+// key more than are known.
 func TestListDropsValues(t *testing.T) {
 	limits := budget.Limits{Member: plenty, Total: plenty}
 	limits.Member[budget.Exports], limits.Member[budget.Bytes], limits.Total[budget.Bytes] = 2, 100, 250

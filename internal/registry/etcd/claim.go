@@ -6,15 +6,16 @@ import (
 	"time"
 )
 
-// claim decides whether this process holds the cluster ID: of two clusters that use the same ID, the second must not write, and
-// of two processes of one cluster only the one that began later may.
+// claim decides whether this process holds the cluster ID: of two clusters that use the same ID,
+// the second must not write, and of two processes of one cluster only the one that began later may.
 //
-// The ID belongs to the process that wrote the key alive, for as long as its lease lasts. The revision of that write is the
-// fence: all transactions demand that alive still has it.
+// The ID belongs to the process that wrote the key alive, for as long as its lease lasts. The
+// revision of that write is the fence: all transactions demand that alive still has it.
 type claim struct {
 	uid string
-	// number orders the processes of this cluster: one that begins later has a greater one, also if its clock is behind, because the previous one is saved. latest is the greatest number of another process of this
-	// cluster that was read.
+	// number orders the processes of this cluster: one that begins later has a greater one, also if
+	// its clock is behind, because the previous one is saved. latest is the greatest number of
+	// another process of this cluster that was read.
 	number, latest int64
 	// fence is the revision of alive as this process wrote it last, 0 when it may not write.
 	fence int64
@@ -87,8 +88,9 @@ func (c *claim) evaluate(shown aliveState) verdict {
 	return displaced
 }
 
-// isLaterThan reports whether this process began after the other one of this cluster that wrote alive, which ended, or was displaced before etcd was
-// restored from a backup. A process that was displaced itself is not later, although a backup may show an earlier one.
+// isLaterThan reports whether this process began after the other one of this cluster that wrote
+// alive, which ended, or was displaced before etcd was restored from a backup. A process that was
+// displaced itself is not later, although a backup may show an earlier one.
 func (c *claim) isLaterThan(shown aliveState) bool { return max(shown.number, c.latest) < c.number }
 
 // acquire records that this process wrote alive at revision.
@@ -100,7 +102,8 @@ func (c *claim) giveWay() { c.held = false }
 // dropFence requires that the next write rewrites the key alive.
 func (c *claim) dropFence() { c.fence = 0 }
 
-// observe compares the fence with alive as of revision, and reports whether this process has lost it.
+// observe compares the fence with alive as of revision, and reports whether this process has lost
+// it.
 func (c *claim) observe(shown aliveState, revision int64) (lost bool) {
 	if shown.isHeld() && shown.uid == c.uid && !c.leases[shown.lease] {
 		c.latest = max(c.latest, shown.number)

@@ -11,7 +11,8 @@ func TestClaimEvaluate(t *testing.T) {
 	const mine, other = "uid-1", "uid-2"
 	tests := []struct {
 		name string
-		// latest is the number of another process of this cluster that was read before. That of this process is 50.
+		// latest is the number of another process of this cluster that was read before. That of
+		// this process is 50.
 		latest int64
 		shown  aliveState
 		want   verdict
@@ -37,7 +38,8 @@ func TestClaimEvaluate(t *testing.T) {
 	}
 }
 
-// Whatever two processes of a cluster and a restored backup do, and in whatever order, the process that began later has the ID in the end.
+// Whatever two processes of a cluster and a restored backup do, and in whatever order, the process
+// that began later has the ID in the end.
 func TestClaim_LaterProcessHasIDInTheEnd(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		previous := aliveState{revision: 900, lease: 1, uid: "uid-1", number: 40}

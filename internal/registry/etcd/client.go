@@ -28,9 +28,11 @@ type ClientConfig struct {
 	Endpoints []string
 	// CAFile verifies the members' certificates; "" is the system's certificate authorities.
 	CAFile string
-	// CertFile and KeyFile are this cluster's client certificate. They are read again for each connection.
+	// CertFile and KeyFile are this cluster's client certificate. They are read again for each
+	// connection.
 	CertFile, KeyFile string
-	// Username and PasswordFile are for etcd's own users. The file is read again when etcd refuses the password.
+	// Username and PasswordFile are for etcd's own users. The file is read again when etcd refuses
+	// the password.
 	Username, PasswordFile string
 	// Name is the registry's in metrics; "" is etcd.
 	Name string
@@ -41,7 +43,8 @@ type ClientConfig struct {
 	options []grpc.DialOption
 }
 
-// Client is a connection to an etcd cluster, which registries share. It connects with the first request.
+// Client is a connection to an etcd cluster, which registries share. It connects with the first
+// request.
 type Client struct {
 	cfg ClientConfig
 	tls *tls.Config
@@ -56,15 +59,15 @@ type Client struct {
 }
 
 const (
-	// requestTimeout bounds one request: a healthy etcd answers in some milliseconds, and elects a new leader in one or two
-	// seconds.
+	// requestTimeout bounds one request: a healthy etcd answers in some milliseconds, and elects a
+	// new leader in one or two seconds.
 	requestTimeout = 5 * time.Second
-	// keepAliveTime is the shortest that gRPC allows, and keepAliveTimeout how long a peer may take to answer a ping:
-	// after both, the client connects to another member.
+	// keepAliveTime is the shortest that gRPC allows, and keepAliveTimeout how long a peer may take
+	// to answer a ping: after both, the client connects to another member.
 	keepAliveTime    = 10 * time.Second
 	keepAliveTimeout = 3 * time.Second
-	// maxReconnect is the longest pause between two attempts to connect. With gRPC's own two minutes, an etcd that has
-	// recovered would go unnoticed for that long.
+	// maxReconnect is the longest pause between two attempts to connect. With gRPC's own two
+	// minutes, an etcd that has recovered would go unnoticed for that long.
 	maxReconnect = 3 * time.Second
 )
 
@@ -104,7 +107,8 @@ func (c *Client) readPassword() (string, error) {
 	return password, nil
 }
 
-// connection returns the client library's client. It is created with the first request, which may fail: a user has to log in.
+// connection returns the client library's client. It is created with the first request, which may
+// fail: a user has to log in.
 func (c *Client) connection(ctx context.Context) (*clientv3.Client, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -121,7 +125,8 @@ func (c *Client) connection(ctx context.Context) (*clientv3.Client, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	// The connection outlives this request, but a process that ends does not wait until etcd has accepted the password.
+	// The connection outlives this request, but a process that ends does not wait until etcd has
+	// accepted the password.
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	interrupt := context.AfterFunc(ctx, cancel)
 	conn, err := clientv3.New(clientv3.Config{
@@ -200,9 +205,11 @@ func (c *Client) handleAuthFailure(conn *clientv3.Client, err error) {
 	}
 }
 
-// handleSilence disconnects if etcd did not answer a request in time that began at began, nor any other since, so that the next request logs in again. An etcd that was
-// restored from a backup does not answer requests with a token that it gave out later, until it has as many entries again, and the client library gets another token only
-// when etcd refuses one or a watch begins. It is for requests without which there is no watch.
+// handleSilence disconnects if etcd did not answer a request in time that began at began, nor any
+// other since, so that the next request logs in again. An etcd that was restored from a backup does
+// not answer requests with a token that it gave out later, until it has as many entries again, and
+// the client library gets another token only when etcd refuses one or a watch begins. It is for
+// requests without which there is no watch.
 func (c *Client) handleSilence(began time.Time, err error) {
 	if c.cfg.Username == "" || !errors.Is(err, context.DeadlineExceeded) || c.answeredAt.Load() > began.UnixNano() {
 		return

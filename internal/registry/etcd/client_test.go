@@ -42,7 +42,8 @@ func TestClient_ConnectionEndsWithItsRequest(t *testing.T) {
 	}
 }
 
-// TestClient_DisconnectsAfterSilence: a list that etcd does not answer ends the connection if nothing else was answered since, and not the requests that etcd is answering.
+// TestClient_DisconnectsAfterSilence: a list that etcd does not answer ends the connection if
+// nothing else was answered since, and not the requests that etcd is answering.
 func TestClient_DisconnectsAfterSilence(t *testing.T) {
 	began := time.Now()
 	for name, tt := range map[string]struct {

@@ -6,17 +6,20 @@
 //
 // All keys of a cluster have one prefix, so one write permission limits its etcd user to them.
 //
-// The reader lists all keys at one revision and watches from the latest change on, so it sees every change in order, or finds that it
-// cannot and lists again. A watch ends with its connection, and the next one begins when etcd has shown that it still has the latest
-// change. The reader updates the mirror, which answers lookups. The mirror verifies every record and export with the key of its
-// cluster. What is missing or does not verify changes nothing: the member record has a digest of all exports of its cluster, and an
-// export ends only when etcd shows exactly the exports of that digest, without it. The exports of a cluster that dies stay; its key
-// alive expires and its heartbeats end, which makes it stale. A cluster that leaves replaces its keys by a farewell, which etcd
-// removes after a week.
+// The reader lists all keys at one revision and watches from the latest change on, so it sees every
+// change in order, or finds that it cannot and lists again. A watch ends with its connection, and
+// the next one begins when etcd has shown that it still has the latest change. The reader updates
+// the mirror, which answers lookups. The mirror verifies every record and export with the key of
+// its cluster. What is missing or does not verify changes nothing: the member record has a digest
+// of all exports of its cluster, and an export ends only when etcd shows exactly the exports of
+// that digest, without it. The exports of a cluster that dies stay; its key alive expires and its
+// heartbeats end, which makes it stale. A cluster that leaves replaces its keys by a farewell,
+// which etcd removes after a week.
 //
-// The writer compares the desired exports with the mirror, and writes the member record in the transaction of every change. A new
-// process leaves the digest out until its user had the time to publish all exports: they may be missing in etcd. Its writes are
-// fenced: every transaction demands that the key alive is as this process wrote it last. So a process that was displaced, or whose
-// lease expired, writes nothing, however late its requests arrive. After a request of unknown outcome, the writer writes alive
-// again, so that a late request fails.
+// The writer compares the desired exports with the mirror, and writes the member record in the
+// transaction of every change. A new process leaves the digest out until its user had the time to
+// publish all exports: they may be missing in etcd. Its writes are fenced: every transaction
+// demands that the key alive is as this process wrote it last. So a process that was displaced, or
+// whose lease expired, writes nothing, however late its requests arrive. After a request of unknown
+// outcome, the writer writes alive again, so that a late request fails.
 package etcd

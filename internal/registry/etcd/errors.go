@@ -11,7 +11,8 @@ import (
 )
 
 var (
-	// errFenceLost means that the key "alive" changed since this process wrote it. The transaction had no effect.
+	// errFenceLost means that the key "alive" changed since this process wrote it. The transaction
+	// had no effect.
 	errFenceLost = errors.New("another process changed the cluster's key alive")
 	// errTooLarge means that etcd refuses the size or the number of operations of a request.
 	errTooLarge = errors.New("etcd refuses a request of this size: raise its --max-request-bytes and --max-txn-ops to their defaults or more, or export fewer endpoints")
@@ -54,7 +55,8 @@ func resultOf(err error) string {
 	return "error"
 }
 
-// isRejected reports whether etcd rejected the request, so that it certainly has no effect, not even later.
+// isRejected reports whether etcd rejected the request, so that it certainly has no effect, not
+// even later.
 func isRejected(err error) bool {
 	switch resultOf(err) {
 	case "denied", "throttled", "invalid":

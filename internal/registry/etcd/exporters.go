@@ -7,7 +7,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// exporters has the clusters that have an export of a key, or of which etcd shows one, sorted by ID. Without it a lookup searches the maps of all clusters.
+// exporters has the clusters that have an export of a key, or of which etcd shows one, sorted by
+// ID. Without it a lookup searches the maps of all clusters.
 type exporters map[mcs.Key][]*cluster
 
 // find returns the place of a cluster among clusters that are sorted by ID.
@@ -31,8 +32,8 @@ func (e exporters) update(c *cluster, key mcs.Key) {
 	}
 }
 
-// candidates returns the clusters of which a view of key may show something, sorted by ID: the exporters, and those that are imported from. The result must not
-// be changed.
+// candidates returns the clusters of which a view of key may show something, sorted by ID: the
+// exporters, and those that are imported from. The result must not be changed.
 func (s *state) candidates(key mcs.Key, imported []string) []*cluster {
 	found := s.exporters[key]
 	var others []*cluster

@@ -17,11 +17,13 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// faultStaleAfter is the time after which the importers take a silent cluster for stale: ten heartbeats. Another key of such a cluster counts after a minute only, so
-// that forged records change nothing.
+// faultStaleAfter is the time after which the importers take a silent cluster for stale: ten
+// heartbeats. Another key of such a cluster counts after a minute only, so that forged records
+// change nothing.
 const faultStaleAfter = 2 * time.Second
 
-// importer is a controller that imports. Its imports and its pins stay when its process restarts. Every view is checked.
+// importer is a controller that imports. Its imports and its pins stay when its process restarts.
+// Every view is checked.
 type importer struct {
 	world    *faultSimulation
 	identity mcs.Identity
@@ -33,11 +35,13 @@ type importer struct {
 	began time.Time
 	// imports are the clusters that the ServiceImport of each key names.
 	imports [allKeys]map[string]bool
-	// seen is the last wish of each cluster and key that was seen, by any process, and stale are the clusters that were stale then.
+	// seen is the last wish of each cluster and key that was seen, by any process, and stale are
+	// the clusters that were stale then.
 	seen  map[string]*[allKeys]sight
 	stale map[string]bool
-	// behind are the clusters that no process has known since one was killed: its pins may lack the latest records. older are the exports of those of them that
-	// were stale then: what is seen of them may be an earlier wish until a later one is seen.
+	// behind are the clusters that no process has known since one was killed: its pins may lack the
+	// latest records. older are the exports of those of them that were stale then: what is seen of
+	// them may be an earlier wish until a later one is seen.
 	behind map[string]bool
 	older  map[string]*[allKeys]bool
 }
@@ -133,7 +137,8 @@ func (o *importer) start() {
 	}
 }
 
-// restart ends the process and starts the next one. One that is killed does not save the latest pins.
+// restart ends the process and starts the next one. One that is killed does not save the latest
+// pins.
 func (o *importer) restart(isKilled bool) {
 	o.world.history.Logf("%s restarts, killed: %t", o.identity.ClusterID, isKilled)
 	o.stop(isKilled)
@@ -154,7 +159,8 @@ func (o *importer) restartWithoutImports() {
 	o.start()
 }
 
-// view returns the view of a key, as the import reconciler looks it up; ok is false before the first read. The caller holds o.mu.
+// view returns the view of a key, as the import reconciler looks it up; ok is false before the
+// first read. The caller holds o.mu.
 func (o *importer) view(i int) (view registry.View, ok bool) {
 	var named []string
 	if i < allKeys {
@@ -164,7 +170,8 @@ func (o *importer) view(i int) (view registry.View, ok bool) {
 	return view, err == nil
 }
 
-// versionIn returns the version of a cluster's export in a view, 0 for none. isOpen reports whether the view leaves open which one it is.
+// versionIn returns the version of a cluster's export in a view, 0 for none. isOpen reports whether
+// the view leaves open which one it is.
 func versionIn(view registry.View, id string) (n int, isOpen bool) {
 	for _, exp := range view.Exports() {
 		if exp.Cluster == id {
@@ -197,8 +204,9 @@ func (o *importer) check(i int) {
 	}
 }
 
-// checkExport checks what is seen of an export: a wish of its cluster's user that is not earlier than the one that was seen before. So what was seen ends only if it
-// was withdrawn, or the process was restarted and says that it does not know.
+// checkExport checks what is seen of an export: a wish of its cluster's user that is not earlier
+// than the one that was seen before. So what was seen ends only if it was withdrawn, or the process
+// was restarted and says that it does not know.
 func (o *importer) checkExport(e *exporter, i int, view registry.View) {
 	id := e.identity.ClusterID
 	last, named := &o.seen[id][i], o.imports[i]
@@ -208,7 +216,8 @@ func (o *importer) checkExport(e *exporter, i int, view registry.View) {
 	case isOpen && wasSeen && e.find(i, 0, last.index) < 0:
 		o.world.fail("%s has seen %s's export %d and does not know of it any more", o.identity.ClusterID, id, i)
 		return
-	case isOpen, n == 0 && !wasSeen && !named[id]: // it may not have read the export yet: nothing that was imported ends
+	// it may not have read the export yet: nothing that was imported ends
+	case isOpen, n == 0 && !wasSeen && !named[id]:
 		return
 	}
 	index := e.find(i, n, e.floor(i, last.index))
@@ -237,14 +246,16 @@ func (o *importer) checkExport(e *exporter, i int, view registry.View) {
 	}
 }
 
-// takesForEnded reports whether a cluster counts as an earlier record says because the importer was killed before it had saved the later ones, and the cluster has written
-// none for so long that it is stale. docs/reliability.md has that as a limit.
+// takesForEnded reports whether a cluster counts as an earlier record says because the importer was
+// killed before it had saved the later ones, and the cluster has written none for so long that it
+// is stale. docs/reliability.md has that as a limit.
 func (o *importer) takesForEnded(id string) bool {
 	isStale, _ := o.takesForStale(id)
 	return o.behind[id] && isStale && !o.world.beats.lastOf(id).After(o.world.oldAt())
 }
 
-// checkRename checks that the import of a service stays while its cluster gets another ID: the export under the new one is there before the cluster leaves.
+// checkRename checks that the import of a service stays while its cluster gets another ID: the
+// export under the new one is there before the cluster leaves.
 func (o *importer) checkRename(e *exporter, i int, view registry.View) {
 	if e.alias == nil || !o.imports[i][e.alias.identity.ClusterID] || !e.isConfirmed(i) {
 		return
@@ -268,7 +279,8 @@ func (o *importer) checkStale(view registry.View) {
 	}
 }
 
-// takesForStale reports whether the importer takes a cluster for stale. isMember is false if it is no member.
+// takesForStale reports whether the importer takes a cluster for stale. isMember is false if it is
+// no member.
 func (o *importer) takesForStale(id string) (isStale, isMember bool) {
 	members, _ := o.reg.Members(o.world.t.Context())
 	for _, m := range members {
@@ -301,8 +313,8 @@ type heartbeats struct {
 	last, resumed map[string]time.Time
 }
 
-// longPause is a pause in the heartbeats after which a cluster may become stale: the importer may have read the one before late. After steadyTime without one it may
-// not.
+// longPause is a pause in the heartbeats after which a cluster may become stale: the importer may
+// have read the one before late. After steadyTime without one it may not.
 const (
 	longPause  = faultStaleAfter / 2
 	steadyTime = 5 * time.Second
@@ -346,8 +358,9 @@ type exporter struct {
 	stopBefore func(error)
 	// isStopped is set while no process runs.
 	isStopped bool
-	// alias is the other identity of the same cluster, nil if it is never renamed, and becomes is alias while it is being renamed. isRetired is set while the cluster
-	// has the other ID, and isFarewellLost if another user may have removed its farewell since.
+	// alias is the other identity of the same cluster, nil if it is never renamed, and becomes is
+	// alias while it is being renamed. isRetired is set while the cluster has the other ID, and
+	// isFarewellLost if another user may have removed its farewell since.
 	alias, becomes            *exporter
 	isRetired, isFarewellLost bool
 	// heartbeats keeps what the controller saves.
@@ -358,10 +371,12 @@ type exporter struct {
 	mu sync.Mutex
 	// wishes are the versions of each key in the order in which the user wanted them, 0 for none.
 	wishes [allKeys][]int
-	// cloned are the wishes that a clone has published since everything was confirmed last, nil without one. The registry has signed records of both processes then,
-	// and their key is the same.
+	// cloned are the wishes that a clone has published since everything was confirmed last, nil
+	// without one. The registry has signed records of both processes then, and their key is the
+	// same.
 	cloned *[allKeys]int
-	// confirmed are the wishes that were confirmed when the cluster left under its other ID, -1 for none.
+	// confirmed are the wishes that were confirmed when the cluster left under its other ID, -1 for
+	// none.
 	confirmed [allKeys]int
 }
 
@@ -377,14 +392,16 @@ func (e *exporter) start() {
 	cfg := fast(e.identity)
 	cfg.Joined, cfg.Signer = e.joined, registrytest.Signer(e.world.t, e.signer)
 	e.heartbeats.load(&cfg)
-	skew := time.Duration(e.world.clocks.IntN(7)-3) * 20 * time.Minute // more than what is not saved
+	// more than what is not saved
+	skew := time.Duration(e.world.clocks.IntN(7)-3) * 20 * time.Minute
 	e.world.history.Logf("%s starts, its clock is %v ahead", e.identity.ClusterID, skew)
 	cfg.wall = func() time.Time { return time.Now().Add(skew) }
 	e.reg = e.world.registry(e.world.t, cfg)
 	e.isStopped = false
 	reg := e.reg
 	e.stop = e.world.startProcess(reg, func(key mcs.Key) {
-		// As the controller does: an export in etcd that is not desired, because another user wrote it again, is withdrawn.
+		// As the controller does: an export in etcd that is not desired, because another user wrote
+		// it again, is withdrawn.
 		var i int
 		if _, err := fmt.Sscanf(key.Name, "web-%d", &i); err == nil && e.wanted(i) == 0 {
 			_ = reg.Withdraw(context.Background(), key) // it never fails
@@ -423,7 +440,8 @@ func (e *exporter) find(i, n, index int) int {
 	return -1
 }
 
-// floor returns the earliest wish that others may see after the one with this index: one that a clone has published.
+// floor returns the earliest wish that others may see after the one with this index: one that a
+// clone has published.
 func (e *exporter) floor(i, index int) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -452,7 +470,8 @@ func (e *exporter) confirm() {
 	}
 }
 
-// isConfirmed reports whether an export was confirmed before the cluster left under its other ID, and has not been withdrawn since.
+// isConfirmed reports whether an export was confirmed before the cluster left under its other ID,
+// and has not been withdrawn since.
 func (e *exporter) isConfirmed(i int) bool {
 	e.mu.Lock()
 	confirmed := e.confirmed[i]
@@ -476,7 +495,8 @@ func (e *exporter) change(i int) {
 	e.wantEverywhere(i, e.version[i])
 }
 
-// wantEverywhere publishes a version under each ID that the cluster has now, or withdraws it if it is 0.
+// wantEverywhere publishes a version under each ID that the cluster has now, or withdraws it if it
+// is 0.
 func (e *exporter) wantEverywhere(i, n int) {
 	for _, id := range []*exporter{e, e.becomes} {
 		if id != nil {
@@ -495,8 +515,9 @@ func (e *exporter) apply(i int) {
 	}
 }
 
-// restart ends the process and starts the next one. A process that lost its leader election has ended by then: else it would leave the ID to the next one for two
-// heartbeats only, and on a busy machine a process takes longer than these 0.4 s to start.
+// restart ends the process and starts the next one. A process that lost its leader election has
+// ended by then: else it would leave the ID to the next one for two heartbeats only, and on a busy
+// machine a process takes longer than these 0.4 s to start.
 func (e *exporter) restart() {
 	e.world.history.Logf("%s restarts", e.identity.ClusterID)
 	e.endBefore()
@@ -519,7 +540,8 @@ func (e *exporter) endBefore() {
 	}
 }
 
-// clone returns another process with the cluster's identity and key, which wants what the cluster wants now.
+// clone returns another process with the cluster's identity and key, which wants what the cluster
+// wants now.
 func (e *exporter) clone() *exporter {
 	c := e.world.newExporter(e.identity, e.signer, map[int]int{})
 	c.joined = e.joined

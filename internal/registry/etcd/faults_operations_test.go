@@ -31,7 +31,8 @@ func (w *faultSimulation) step() {
 			w.startFault()
 		}
 	}
-	time.Sleep(time.Duration(w.rnd.IntN(30)) * time.Millisecond) // not a wait: the time scale of the steps
+	// not a wait: the time scale of the steps
+	time.Sleep(time.Duration(w.rnd.IntN(30)) * time.Millisecond)
 }
 
 // endFault ends the current fault.
@@ -103,7 +104,8 @@ func (w *faultSimulation) startMember(m *etcdtest.Member) {
 	}
 }
 
-// attempt bounds a request of another user: a member that was suspended or has no leader may never answer, and the next request goes to another one.
+// attempt bounds a request of another user: a member that was suspended or has no leader may never
+// answer, and the next request goes to another one.
 const attempt = time.Second
 
 // retry repeats an action that may fail while etcd recovers.
@@ -137,15 +139,17 @@ func (w *faultSimulation) victim() *exporter { return w.exporters[w.rnd.IntN(len
 // any returns a random exporter, also one that has another ID now.
 func (w *faultSimulation) any() *exporter { return w.all[w.rnd.IntN(len(w.all))] }
 
-// restartImporter restarts the importer. While old records may be all that there is of a silent cluster its pins are saved: two records of those that the
-// previous process has read, and has not saved, could not be distinguished from later ones.
+// restartImporter restarts the importer. While old records may be all that there is of a silent
+// cluster its pins are saved: two records of those that the previous process has read, and has not
+// saved, could not be distinguished from later ones.
 func (w *faultSimulation) restartImporter() {
 	isKilled := w.rnd.IntN(2) == 0 && !w.hasOldRecord
 	w.tally.Add(map[bool]string{true: "importer killed", false: "importer restarted"}[isKilled], 1)
 	w.watcher.restart(isKilled)
 }
 
-// byOther is a change of records by another user. The importer may restart before the clusters have written theirs again.
+// byOther is a change of records by another user. The importer may restart before the clusters have
+// written theirs again.
 func (w *faultSimulation) byOther(change func()) func() (restore func()) {
 	return func() func() {
 		change()
@@ -172,8 +176,9 @@ func (w *faultSimulation) compact() {
 // oldAt returns the time at which another user has last written earlier records.
 func (w *faultSimulation) oldAt() time.Time { return time.Unix(0, w.old.Load()) }
 
-// awaitWritten waits until a cluster has written its record since another user has written an earlier one. A cluster that is silent before that and becomes stale is
-// as the earlier one says for an importer that was killed: no later one would follow.
+// awaitWritten waits until a cluster has written its record since another user has written an
+// earlier one. A cluster that is silent before that and becomes stale is as the earlier one says
+// for an importer that was killed: no later one would follow.
 func (w *faultSimulation) awaitWritten(e *exporter) {
 	w.t.Helper()
 	within(w.t, e.identity.ClusterID+" has written its record", func() bool { return w.beats.lastOf(e.identity.ClusterID).After(w.oldAt()) })
@@ -214,8 +219,8 @@ func (w *faultSimulation) deleteSome(e *exporter) {
 	}
 }
 
-// forge writes a member record or an export that another cluster has signed, if the importers have saved the key of the victim: before that they take any key in its
-// place.
+// forge writes a member record or an export that another cluster has signed, if the importers have
+// saved the key of the victim: before that they take any key in its place.
 func (w *faultSimulation) forge(e *exporter) {
 	if !w.watcher.hasPinned(e) || !w.late.hasPinned(e) {
 		return
@@ -303,8 +308,9 @@ func (w *faultSimulation) fillUp() (restore func()) {
 	}
 }
 
-// silence makes a cluster silent until it is stale: its controller ends, or loses its permissions. Another user may change its records meanwhile, and
-// the importer may restart. All that ends nothing.
+// silence makes a cluster silent until it is stale: its controller ends, or loses its permissions.
+// Another user may change its records meanwhile, and the importer may restart. All that ends
+// nothing.
 func (w *faultSimulation) silence() (restore func()) {
 	e := w.victim()
 	id := e.identity.ClusterID
@@ -349,7 +355,8 @@ func (w *faultSimulation) awaitStale(e *exporter) {
 	})
 }
 
-// slowDown makes each transaction of a cluster slow: it reaches etcd late, or its answer is late. Some take longer than a request may take.
+// slowDown makes each transaction of a cluster slow: it reaches etcd late, or its answer is late.
+// Some take longer than a request may take.
 func (w *faultSimulation) slowDown() (restore func()) {
 	slow := slowness{clusterID: w.victim().identity.ClusterID}
 	for _, delay := range []*time.Duration{&slow.before, &slow.after} {
@@ -362,7 +369,8 @@ func (w *faultSimulation) slowDown() (restore func()) {
 	return func() { w.slow.Store(nil) }
 }
 
-// slowLists restarts the controller's part, which needs long for its first list: longer than it has the cluster ID of the process before.
+// slowLists restarts the controller's part, which needs long for its first list: longer than it has
+// the cluster ID of the process before.
 func (w *faultSimulation) slowLists() (restore func()) {
 	e := w.victim()
 	slow := slowness{clusterID: e.identity.ClusterID, before: []time.Duration{300 * time.Millisecond, time.Second, requestTimeout}[w.rnd.IntN(3)]}
@@ -377,7 +385,8 @@ func (w *faultSimulation) flicker() (restore func()) {
 	e := w.victim()
 	for range 2 + w.rnd.IntN(3) {
 		e.restart()
-		time.Sleep(time.Duration(w.rnd.IntN(100)) * time.Millisecond) // not a wait: the time scale of the steps
+		// not a wait: the time scale of the steps
+		time.Sleep(time.Duration(w.rnd.IntN(100)) * time.Millisecond)
 	}
 	return nil
 }
@@ -386,15 +395,17 @@ func (w *faultSimulation) flicker() (restore func()) {
 func (w *faultSimulation) overlap() (restore func()) {
 	e := w.victim()
 	w.history.Logf("%s has two leaders", e.identity.ClusterID)
-	within(w.t, "the process before has begun", e.reg.writer.session.hasBegun) // before it lost its leader election
+	// before it lost its leader election
+	within(w.t, "the process before has begun", e.reg.writer.session.hasBegun)
 	e.stopBefore = e.stop
 	e.start()
 	e.applyAll()
 	return e.endBefore
 }
 
-// clone starts another process with a cluster's identity and key, as the restore of a control plane beside the original does. It wants what the
-// cluster wants now. Of two processes the later one has the ID, until it ends.
+// clone starts another process with a cluster's identity and key, as the restore of a control plane
+// beside the original does. It wants what the cluster wants now. Of two processes the later one has
+// the ID, until it ends.
 func (w *faultSimulation) clone() (restore func()) {
 	e := w.victim()
 	w.history.Logf("%s has a clone", e.identity.ClusterID)
@@ -404,7 +415,8 @@ func (w *faultSimulation) clone() (restore func()) {
 	return func() { c.stop(nil) }
 }
 
-// leave makes a cluster leave, and return with later versions. The other exporter stays: the ID of a cluster that has left is free, and the duplicate would take it.
+// leave makes a cluster leave, and return with later versions. The other exporter stays: the ID of
+// a cluster that has left is free, and the duplicate would take it.
 func (w *faultSimulation) leave() (restore func()) {
 	e := w.exporters[1]
 	w.history.Logf("%s leaves", e.identity.ClusterID)
@@ -424,8 +436,8 @@ func (w *faultSimulation) leave() (restore func()) {
 	return nil
 }
 
-// rename gives a cluster its other ID, as the controller does: it is a member under both until all exports are confirmed under the new one, and leaves under the other
-// one then.
+// rename gives a cluster its other ID, as the controller does: it is a member under both until all
+// exports are confirmed under the new one, and leaves under the other one then.
 func (w *faultSimulation) rename() (restore func()) {
 	e := w.exporters[1]
 	next := e.alias

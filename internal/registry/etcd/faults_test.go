@@ -16,27 +16,33 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
-// TestRandomFaults runs two clusters that publish, withdraw and restart at random, and two that only read, on an etcd with
-// three members. Its members are killed, suspended and disconnected from clients and from one another; etcd is compacted at bad
-// moments, runs out of space, and revokes and grants permissions. It is emptied and set back to backups, and another user deletes,
-// forges and replays member records and exports. Clusters leave and return, are renamed, have clones and two leaders for a moment, stop and start
-// several times, write and list slowly, move between clocks, and are silent until they are stale. An importer restarts with its imports and its pins, or is killed before it has saved
-// the latest ones. The rule is that what is imported changes only on evidence. So the test checks at every notification and every step:
+// TestRandomFaults runs two clusters that publish, withdraw and restart at random, and two that
+// only read, on an etcd with three members. Its members are killed, suspended and disconnected from
+// clients and from one another; etcd is compacted at bad moments, runs out of space, and revokes
+// and grants permissions. It is emptied and set back to backups, and another user deletes, forges
+// and replays member records and exports. Clusters leave and return, are renamed, have clones and
+// two leaders for a moment, stop and start several times, write and list slowly, move between
+// clocks, and are silent until they are stale. An importer restarts with its imports and its pins,
+// or is killed before it has saved the latest ones. The rule is that what is imported changes only
+// on evidence. So the test checks at every notification and every step:
 //
-//   - what is seen of an export is a wish of its user that is not earlier than the one seen before, by any process of the importer: nothing ends that
-//     is not withdrawn, and neither a late write of an ended process counts nor a replay;
+//   - what is seen of an export is a wish of its user that is not earlier than the one seen before,
+//     by any process of the importer: nothing ends that is not withdrawn, and neither a late write
+//     of an ended process counts nor a replay;
 //   - what a process has seen it knows, and what is imported it knows or says that it does not;
 //   - a service of a renamed cluster is imported all the time;
 //   - no cluster with heartbeats becomes stale, and a silent one does;
 //   - a corrupt export affects no other cluster;
 //   - the exports of a cluster with a duplicate ID are never seen, and it reports the reason.
 //
-// From time to time the faults end. Then everything must become as desired, in every cluster alike, and only heartbeats may
-// be written.
+// From time to time the faults end. Then everything must become as desired, in every cluster alike,
+// and only heartbeats may be written.
 //
-// FAULTS_RUNS runs, each with an etcd of its own, share the steps and the processors: everything is in real time here, and most of the time a run waits.
-// FAULTS_SEED is the first seed, which a failure replays as far as real processes and clocks allow, FAULTS_STEPS is the number of steps, and FAULTS_TRACE names
-// a folder for the trace of a failure. CI runs 5,000 steps with eight runs after the other tests (make faults).
+// FAULTS_RUNS runs, each with an etcd of its own, share the steps and the processors: everything is
+// in real time here, and most of the time a run waits. FAULTS_SEED is the first seed, which a
+// failure replays as far as real processes and clocks allow, FAULTS_STEPS is the number of steps,
+// and FAULTS_TRACE names a folder for the trace of a failure. CI runs 5,000 steps with eight runs
+// after the other tests (make faults).
 func TestRandomFaults(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make faults runs it")
@@ -75,8 +81,8 @@ const (
 	allKeys    = 10
 )
 
-// tlsEvery is how many seeds there are for one whose clients use TLS. The registry does the same with and without, and TLS
-// handshakes take a fifth of the processor time of this process.
+// tlsEvery is how many seeds there are for one whose clients use TLS. The registry does the same
+// with and without, and TLS handshakes take a fifth of the processor time of this process.
 const tlsEvery = 4
 
 // faultSimulation is an etcd cluster with faults and the registries on it.
@@ -96,7 +102,8 @@ type faultSimulation struct {
 	hasOldRecord bool
 	// old is the time in nanoseconds at which another user has last written earlier records.
 	old atomic.Int64
-	// restore ends the current fault, nil if there is none; stepsLeft is the number of steps that it lasts.
+	// restore ends the current fault, nil if there is none; stepsLeft is the number of steps that
+	// it lasts.
 	restore   func()
 	stepsLeft int
 	// recorded are values that another user has kept; backup restores etcd as it was.
@@ -150,7 +157,8 @@ func newFaultSimulation(t *testing.T, seed uint64) *faultSimulation {
 	duplicate.UID = "uid-of-the-duplicate"
 	for _, e := range w.exporters {
 		w.awaitSeen(w.watcher, e)
-		w.awaitSeen(w.late, e) // so that it knows the key of the cluster before another user forges a record
+		// so that it knows the key of the cluster before another user forges a record
+		w.awaitSeen(w.late, e)
 	}
 	w.duplicate = w.registry(t, fast(duplicate))
 	start(t, w.duplicate)
@@ -161,7 +169,8 @@ func newFaultSimulation(t *testing.T, seed uint64) *faultSimulation {
 	return w
 }
 
-// registry returns a registry that does not wait long for etcd when it ends: during most faults there is no answer.
+// registry returns a registry that does not wait long for etcd when it ends: during most faults
+// there is no answer.
 func (w *faultSimulation) registry(t testing.TB, cfg Config) *Registry {
 	t.Helper()
 	timings := fastTimings()
@@ -169,7 +178,8 @@ func (w *faultSimulation) registry(t testing.TB, cfg Config) *Registry {
 	return w.registryWith(t, cfg, timings)
 }
 
-// startProcess is startWith for a process, whose connections end with it: thousands of restarts would need more open files than a process may have.
+// startProcess is startWith for a process, whose connections end with it: thousands of restarts
+// would need more open files than a process may have.
 func (w *faultSimulation) startProcess(reg *Registry, notify func(mcs.Key)) (stop func(error)) {
 	stopReg := startWith(w.t, reg, notify)
 	return func(cause error) {
@@ -223,8 +233,9 @@ func (w *faultSimulation) settle() {
 	w.check()
 }
 
-// awaitSeen waits until an importer sees the exports of a cluster as desired. Of a cluster whose farewell another user has removed an importer that was down since then
-// cannot know that it has left: administrators forget it.
+// awaitSeen waits until an importer sees the exports of a cluster as desired. Of a cluster whose
+// farewell another user has removed an importer that was down since then cannot know that it has
+// left: administrators forget it.
 func (w *faultSimulation) awaitSeen(o *importer, e *exporter) {
 	w.t.Helper()
 	lacks := ""

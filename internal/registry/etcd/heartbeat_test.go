@@ -12,8 +12,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
-// TestSession_ContinuesAfterEarlierRecords: whatever this cluster's processes have written and its clock shows, the next record is later than all before. Other
-// clusters would take it for a replay otherwise.
+// TestSession_ContinuesAfterEarlierRecords: whatever this cluster's processes have written and its
+// clock shows, the next record is later than all before. Other clusters would take it for a replay
+// otherwise.
 func TestSession_ContinuesAfterEarlierRecords(t *testing.T) {
 	now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	ahead := now.Add(40 * time.Minute)
@@ -65,8 +66,9 @@ func TestSession_ContinuesAfterEarlierRecords(t *testing.T) {
 	}
 }
 
-// TestRegistry_SavesHeartbeatBeforeRecord: a process whose clock is 40 minutes ahead saves nothing after its first record, which another user deletes. The
-// records of the next process, whose clock is right, must be later nevertheless: the other clusters have read that one.
+// TestRegistry_SavesHeartbeatBeforeRecord: a process whose clock is 40 minutes ahead saves nothing
+// after its first record, which another user deletes. The records of the next process, whose clock
+// is right, must be later nevertheless: the other clusters have read that one.
 func TestRegistry_SavesHeartbeatBeforeRecord(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	importer := s.registry(t, fast(cls2))
@@ -113,8 +115,9 @@ func (s *session) hasHeld() bool {
 	return s.claim.held
 }
 
-// TestRegistry_LaterLeaderHasID: the process before, whose clock is ahead, lost its leader election before it could write, and still runs. It must not take the ID
-// from the next leader, which wants later exports.
+// TestRegistry_LaterLeaderHasID: the process before, whose clock is ahead, lost its leader election
+// before it could write, and still runs. It must not take the ID from the next leader, which wants
+// later exports.
 func TestRegistry_LaterLeaderHasID(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	cfg := fast(cls1)
@@ -146,8 +149,8 @@ func forgedFarewell(t testing.TB, identity mcs.Identity, at time.Time) []byte {
 	return value
 }
 
-// TestLeave_ForgedFarewell: another user has written a farewell under this cluster's ID, with the cluster's UID. The cluster writes its own when it leaves: the
-// others refuse the forged one.
+// TestLeave_ForgedFarewell: another user has written a farewell under this cluster's ID, with the
+// cluster's UID. The cluster writes its own when it leaves: the others refuse the forged one.
 func TestLeave_ForgedFarewell(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	importer, leaving := s.registry(t, fast(cls2)), s.registry(t, fast(cls1))

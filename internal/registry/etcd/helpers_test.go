@@ -56,8 +56,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// quick are arguments of a single member for fast tests: leases of one second, cheap passwords, and tokens that expire during a
-// test.
+// quick are arguments of a single member for fast tests: leases of one second, cheap passwords, and
+// tokens that expire during a test.
 var quick = []string{"--heartbeat-interval=20", "--election-timeout=200", "--bcrypt-cost=4", "--auth-token-ttl=3", "--unsafe-no-fsync"}
 
 // program returns the etcd binary; without it a test is skipped, unless REQUIRE_ENVTEST is set.
@@ -111,7 +111,8 @@ type testStore struct {
 	claims atomic.Int64
 	// leaseChecks counts the successful requests for the time that a lease has left.
 	leaseChecks atomic.Int64
-	// slow, if it is set, delays transactions of a cluster, and lateLists its lists. wrote is called for each member record that was written.
+	// slow, if it is set, delays transactions of a cluster, and lateLists its lists. wrote is
+	// called for each member record that was written.
 	slow, lateLists atomic.Pointer[slowness]
 	wrote           func(clusterID string)
 	// history keeps what happened last, for the analysis of a failure; nil keeps nothing.

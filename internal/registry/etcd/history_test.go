@@ -14,15 +14,18 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/etcd/etcdtest"
 )
 
-// historyTest is an etcd that is set back to a backup, with a reader that must notice it by its watch: it never lists because exports differ from their record.
+// historyTest is an etcd that is set back to a backup, with a reader that must notice it by its
+// watch: it never lists because exports differ from their record.
 type historyTest struct {
 	*testStore
 	t      *testing.T
 	reader *Registry
-	// generations are those of the exports of cls1 in etcd, and last is the latest one that it has used.
+	// generations are those of the exports of cls1 in etcd, and last is the latest one that it has
+	// used.
 	generations map[int]int64
 	last        time.Time
-	// created counts the watches that etcd has created, and changes the changes that they have received.
+	// created counts the watches that etcd has created, and changes the changes that they have
+	// received.
 	created, changes atomic.Int64
 	// hold, if it is set, is called once before a request that checks the history.
 	hold atomic.Pointer[func(context.Context)]
@@ -156,7 +159,8 @@ func TestReader_BackupWithLatestChange(t *testing.T) {
 	h.awaitVersion(0, 2)
 }
 
-// The backup is restored while the reader checks the history, and has not used yet what it has received before.
+// The backup is restored while the reader checks the history, and has not used yet what it has
+// received before.
 func TestReader_BackupWhileChecking(t *testing.T) {
 	h := newHistoryTest(t)
 	held, release := make(chan struct{}), make(chan struct{})
@@ -185,7 +189,8 @@ func TestReader_BackupWhileChecking(t *testing.T) {
 	h.awaitVersion(1, 1)
 }
 
-// After the backup, an export was written at the same revision as one that was read, and etcd was compacted.
+// After the backup, an export was written at the same revision as one that was read, and etcd was
+// compacted.
 func TestReader_BackupAndCompaction(t *testing.T) {
 	h := newHistoryTest(t)
 	restore := h.backUp()
@@ -204,7 +209,8 @@ func TestReader_BackupAndCompaction(t *testing.T) {
 	h.awaitVersion(0, 3)
 }
 
-// The latest change that was read is compacted, and there is none since. The reader lists once and watches from there.
+// The latest change that was read is compacted, and there is none since. The reader lists once and
+// watches from there.
 func TestReader_CompactedWithoutChange(t *testing.T) {
 	h := newHistoryTest(t)
 	h.proxy.Cut()

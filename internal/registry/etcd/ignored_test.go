@@ -8,8 +8,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// TestRegistry_ReadsNamespaceThatIsImportedNow: the exports of a namespace that begins to be imported are read at once, without a list, an
-// answer of the watch or a problem.
+// TestRegistry_ReadsNamespaceThatIsImportedNow: the exports of a namespace that begins to be
+// imported are read at once, without a list, an answer of the watch or a problem.
 func TestRegistry_ReadsNamespaceThatIsImportedNow(t *testing.T) {
 	const exports = pageKeys + 8
 	s := newTestStore(t, shared(t))

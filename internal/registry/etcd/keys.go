@@ -66,7 +66,8 @@ func (l layout) parse(id, key string) (kind, mcs.Key, error) {
 	return kindExport, mcs.Key{Namespace: namespace, Name: name}, nil
 }
 
-// exportKey returns the key of the export that a key of cluster id holds; ok is false if it holds none.
+// exportKey returns the key of the export that a key of cluster id holds; ok is false if it holds
+// none.
 func (l layout) exportKey(id, key string) (of mcs.Key, ok bool) {
 	if l.clusterOf(key) != id {
 		return mcs.Key{}, false

@@ -44,7 +44,8 @@ func TestLayout(t *testing.T) {
 			t.Errorf("%s is %v %v (%v), want %v %v", tt.key, gotKind, key, err, tt.wantKind, tt.wantKey)
 		}
 	}
-	// The prefix of a cluster covers all its keys, and none of a cluster whose ID has the same beginning.
+	// The prefix of a cluster covers all its keys, and none of a cluster whose ID has the same
+	// beginning.
 	for _, key := range []string{l.member("cls1"), l.alive("cls1"), l.export("cls1", web)} {
 		if !strings.HasPrefix(key, l.cluster("cls1")) || strings.HasPrefix(l.member("cls10"), l.cluster("cls1")) {
 			t.Errorf("%s is not below %s, or cls10's keys are", key, l.cluster("cls1"))

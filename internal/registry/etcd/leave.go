@@ -13,11 +13,13 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// farewellTTL is the time for which a farewell stays in etcd for clusters whose controllers do not run.
+// farewellTTL is the time for which a farewell stays in etcd for clusters whose controllers do not
+// run.
 const farewellTTL = 7 * 24 * time.Hour
 
-// leave removes everything of this cluster before ctx ends, unless another controller uses its ID. It leaves a farewell for the other
-// clusters, which etcd removes when its lease expires: no cluster needs permission for another's keys.
+// leave removes everything of this cluster before ctx ends, unless another controller uses its ID.
+// It leaves a farewell for the other clusters, which etcd removes when its lease expires: no
+// cluster needs permission for another's keys.
 func (w *writer) leave(ctx context.Context) error {
 	var clone cloneWatch
 	err := engine.RetryUntilDone(ctx, w.timings.retry, func() (done bool, err error) { return w.tryLeave(ctx, &clone) })
@@ -28,8 +30,9 @@ func (w *writer) leave(ctx context.Context) error {
 	return nil
 }
 
-// cloneLeases is how many lease times the key alive must stay to belong to a live clone: the key of a previous process stays
-// for one lease time, and an etcd that elects a new leader extends all leases by up to another.
+// cloneLeases is how many lease times the key alive must stay to belong to a live clone: the key of
+// a previous process stays for one lease time, and an etcd that elects a new leader extends all
+// leases by up to another.
 const cloneLeases = 3
 
 // cloneWatch observes a key alive that may belong to a clone.
@@ -41,8 +44,8 @@ type cloneWatch struct {
 	goneAt time.Time
 }
 
-// mayReturn reports whether the next process of a clone may still write the key alive again, which the previous one has removed when it ended. A clone that
-// restarts is live.
+// mayReturn reports whether the next process of a clone may still write the key alive again, which
+// the previous one has removed when it ended. A clone that restarts is live.
 func (c *cloneWatch) mayReturn(now time.Time, interval time.Duration) bool {
 	if c.alive.revision == 0 {
 		return false // there was no clone to observe
@@ -53,7 +56,8 @@ func (c *cloneWatch) mayReturn(now time.Time, interval time.Duration) bool {
 	return now.Sub(c.goneAt) < yieldHeartbeats*interval
 }
 
-// tryLeave removes everything of this cluster if no other controller uses its ID. done reports whether nothing is left to do.
+// tryLeave removes everything of this cluster if no other controller uses its ID. done reports
+// whether nothing is left to do.
 func (w *writer) tryLeave(ctx context.Context, clone *cloneWatch) (done bool, err error) {
 	shownAlive, member, err := w.store.readOwn(ctx)
 	if err != nil {
@@ -82,8 +86,8 @@ func (w *writer) tryLeave(ctx context.Context, clone *cloneWatch) (done bool, er
 	return err == nil, err
 }
 
-// sayFarewell replaces everything of this cluster by a farewell. The last cluster leaves one too: clusters that only import from this registry are no
-// members, and read it.
+// sayFarewell replaces everything of this cluster by a farewell. The last cluster leaves one too:
+// clusters that only import from this registry are no members, and read it.
 func (w *writer) sayFarewell(ctx context.Context, seen int64, shown memberRecord) error {
 	member, err := w.session.farewell(w.mirror.ownKeys(), shown)
 	if err != nil {
@@ -103,7 +107,8 @@ func (w *writer) sayFarewell(ctx context.Context, seen int64, shown memberRecord
 // memberUID returns the UID of a member record, "" if it cannot be read.
 func (w *writer) memberUID(member []byte) string { return w.decodeOwn(member).UID }
 
-// decodeOwn decodes a member record with this cluster's ID, the zero value if it cannot be read or is signed with none of these keys. Without keys any counts.
+// decodeOwn decodes a member record with this cluster's ID, the zero value if it cannot be read or
+// is signed with none of these keys. Without keys any counts.
 func (w *writer) decodeOwn(member []byte, keys ...trust.Key) memberRecord {
 	m, a, err := openMember(member, w.cfg.Identity.ClusterSetID, w.cfg.Identity.ClusterID)
 	if err != nil || len(keys) > 0 && !slices.Contains(keys, a.key) {
@@ -116,8 +121,8 @@ func (w *writer) decodeOwn(member []byte, keys ...trust.Key) memberRecord {
 	return record
 }
 
-// watchClone observes a key alive with this cluster's UID. If it is written again, or stays for longer than its lease lasts, a
-// live clone holds it; done reports that.
+// watchClone observes a key alive with this cluster's UID. If it is written again, or stays for
+// longer than its lease lasts, a live clone holds it; done reports that.
 func (w *writer) watchClone(ctx context.Context, clone *cloneWatch, alive aliveState) (done bool, err error) {
 	if clone.alive != alive {
 		ttl, err := w.store.leaseTTL(ctx, alive.lease)

@@ -6,8 +6,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// TestLeave_WaitsForNextProcessOfClone: a clone of the cluster restarts while this one observes whether it is live. The clone gives the ID up for that time, and
-// its exports stay.
+// TestLeave_WaitsForNextProcessOfClone: a clone of the cluster restarts while this one observes
+// whether it is live. The clone gives the ID up for that time, and its exports stay.
 func TestLeave_WaitsForNextProcessOfClone(t *testing.T) {
 	for name, restarts := range map[string]bool{"it restarts": true, "it has ended": false} {
 		t.Run(name, func(t *testing.T) {
@@ -47,7 +47,8 @@ func TestLeave_WaitsForNextProcessOfClone(t *testing.T) {
 	}
 }
 
-// TestLeave_WaitsForNextProcess: a process that a later one of its cluster has displaced leaves while that one restarts. The exports of the later one stay.
+// TestLeave_WaitsForNextProcess: a process that a later one of its cluster has displaced leaves
+// while that one restarts. The exports of the later one stay.
 func TestLeave_WaitsForNextProcess(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	w := s.registry(t, fast(cls1)).writer

@@ -11,18 +11,20 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
-// Lister reads all keys with a prefix. It adapts to how busy etcd is, also from one list to the next. The zero value has made no request. It is not safe for
-// concurrent use.
+// Lister reads all keys with a prefix. It adapts to how busy etcd is, also from one list to the
+// next. The zero value has made no request. It is not safe for concurrent use.
 type Lister struct{ pace pace }
 
 // Get reads a page of keys from from to end, at most limit, as of a revision; 0 is the present one.
 type Get func(ctx context.Context, from, end string, limit, revision int64) (*clientv3.GetResponse, error)
 
-// pageAttempts are the attempts to read a page after the first one of a list. Where many controllers start at once, etcd does not answer some requests in time: a list
-// that began again each time would not end.
+// pageAttempts are the attempts to read a page after the first one of a list. Where many
+// controllers start at once, etcd does not answer some requests in time: a list that began again
+// each time would not end.
 const pageAttempts = 3
 
-// List calls read with each page of the keys with a prefix, and returns the revision that they are of.
+// List calls read with each page of the keys with a prefix, and returns the revision that they are
+// of.
 func (l *Lister) List(ctx context.Context, prefix string, get Get, read func(page *clientv3.GetResponse)) (revision int64, err error) {
 	for w := newWalk(prefix); !w.IsOver(); {
 		page, err := l.readPage(ctx, w, get, revision)
@@ -41,7 +43,8 @@ func (l *Lister) List(ctx context.Context, prefix string, get Get, read func(pag
 	return revision, nil
 }
 
-// readPage reads the next page as of a revision. The first one, which has no revision, is read once: after it the caller connects again.
+// readPage reads the next page as of a revision. The first one, which has no revision, is read
+// once: after it the caller connects again.
 func (l *Lister) readPage(ctx context.Context, w *walk, get Get, revision int64) (*clientv3.GetResponse, error) {
 	from, end, limit := w.Next()
 	for attempt := 1; ; attempt++ {
@@ -62,9 +65,10 @@ func (l *Lister) readPage(ctx context.Context, w *walk, get Get, revision int64)
 	}
 }
 
-// pace spreads the requests of lists over time while etcd is busy. 1,000 controllers that start at once would have as many pages in progress, each of which would take
-// longer than a request may take, and heartbeats would wait for all of them. With pauses that are longer the longer a page takes, few are in progress at a time. The
-// zero value makes no pauses.
+// pace spreads the requests of lists over time while etcd is busy. 1,000 controllers that start at
+// once would have as many pages in progress, each of which would take longer than a request may
+// take, and heartbeats would wait for all of them. With pauses that are longer the longer a page
+// takes, few are in progress at a time. The zero value makes no pauses.
 type pace struct {
 	// pause is the time before the next page, limit how long it may take; 0 is requestTimeout.
 	pause, limit time.Duration
@@ -73,11 +77,13 @@ type pace struct {
 const (
 	// slowPage is how long etcd takes for a page when it is busy. Alone it takes some milliseconds.
 	slowPage = 250 * time.Millisecond
-	// minPause is the shortest pause, and maxPause the longest one: 1,000 controllers that pause for so long make 100 requests a second.
+	// minPause is the shortest pause, and maxPause the longest one: 1,000 controllers that pause
+	// for so long make 100 requests a second.
 	minPause = 10 * time.Millisecond
 	maxPause = 10 * time.Second
-	// maxTimeLimit is the longest time limit of a page. A first page, for which etcd counts all keys, takes some 10 ms of a processor with 1,000 clusters: 10 s if all of
-	// them ask for it at once.
+	// maxTimeLimit is the longest time limit of a page. A first page, for which etcd counts all
+	// keys, takes some 10 ms of a processor with 1,000 clusters: 10 s if all of them ask for it at
+	// once.
 	maxTimeLimit = 60 * time.Second
 )
 
@@ -106,7 +112,8 @@ func (p *pace) observeSilence() {
 // timeLimit returns how long the next page may take.
 func (p *pace) timeLimit() time.Duration { return max(requestTimeout, p.limit) }
 
-// jittered returns the time to wait before the next page: the pause or up to half of it more or less, because all controllers have begun at the same time.
+// jittered returns the time to wait before the next page: the pause or up to half of it more or
+// less, because all controllers have begun at the same time.
 func (p *pace) jittered() time.Duration {
 	if p.pause == 0 {
 		return 0

@@ -113,8 +113,9 @@ func (s *busyServer) do(ctx context.Context, work time.Duration) error {
 	}
 }
 
-// TestLister_ManyAtOnce: 1,000 controllers list at once, for each of which etcd works for some time. All lists end, in little more time than etcd works for them, and
-// after the first minute another request does not wait for them.
+// TestLister_ManyAtOnce: 1,000 controllers list at once, for each of which etcd works for some
+// time. All lists end, in little more time than etcd works for them, and after the first minute
+// another request does not wait for them.
 func TestLister_ManyAtOnce(t *testing.T) {
 	const (
 		controllers, keys = 1000, 25_000

@@ -19,18 +19,21 @@ type memberRecord struct {
 	ClusterSetID string `json:"clusterSetID"`
 	// UID is the UID of namespace kube-system. UID and Generation are those of the signedMember.
 	UID string `json:"-"`
-	// succession is that of the signedMember. propertiesProblem is the reason if the record has unusable Properties.
+	// succession is that of the signedMember. propertiesProblem is the reason if the record has
+	// unusable Properties.
 	succession, propertiesProblem string
 	Generation                    int64 `json:"-"`
 	// Version is the controller's, Format that of the exports.
 	Version string `json:"version"`
 	Format  string `json:"format"`
-	// Joined is the time at which the cluster became a member, and Heartbeat its last heartbeat, both by its own clock.
+	// Joined is the time at which the cluster became a member, and Heartbeat its last heartbeat,
+	// both by its own clock.
 	Joined    time.Time `json:"joined"`
 	Heartbeat time.Time `json:"beat"`
 	// Exports are all exports of the cluster, nil while a new process does not know them yet.
 	Exports *exportSet `json:"exports,omitempty"`
-	// Properties are the cluster's ClusterProperties as mcs.Properties encodes them, "" if it publishes none.
+	// Properties are the cluster's ClusterProperties as mcs.Properties encodes them, "" if it
+	// publishes none.
 	Properties string `json:"properties,omitempty"`
 	// Imports is the cluster's report of its imports, "" if it has no usable one.
 	Imports mcs.ImportReport `json:"imports,omitempty"`
@@ -38,8 +41,8 @@ type memberRecord struct {
 	Farewell bool `json:"farewell,omitempty"`
 }
 
-// exportSet identifies the exports of a cluster. A reader that has exports with this digest has all of them, so that the cluster has
-// withdrawn every other one.
+// exportSet identifies the exports of a cluster. A reader that has exports with this digest has all
+// of them, so that the cluster has withdrawn every other one.
 type exportSet struct {
 	Count  int       `json:"count"`
 	Digest setDigest `json:"digest"`
@@ -49,8 +52,8 @@ type exportSet struct {
 func equalSets(a, b *exportSet) bool { return a == b || a != nil && b != nil && *a == *b }
 
 const (
-	// maxMemberBytes is more than a record needs: IDs of 63 characters, a UID of 36, a version, two signatures, 1,000 bytes of properties
-	// of which escaping makes 2,000, a report of 1,001 bytes.
+	// maxMemberBytes is more than a record needs: IDs of 63 characters, a UID of 36, a version, two
+	// signatures, 1,000 bytes of properties of which escaping makes 2,000, a report of 1,001 bytes.
 	maxMemberBytes = 4 << 10
 )
 
@@ -79,7 +82,8 @@ func (r memberRecord) withHeartbeat(now time.Time) memberRecord {
 	return r
 }
 
-// latest returns the heartbeat or the generation of r in milliseconds, whichever is later, 0 for the zero value.
+// latest returns the heartbeat or the generation of r in milliseconds, whichever is later, 0 for
+// the zero value.
 func (r memberRecord) latest() int64 { return max(r.Heartbeat.UnixMilli(), r.Generation) }
 
 // after returns r with a heartbeat and a generation of at least latest.
@@ -91,13 +95,14 @@ func (r memberRecord) after(latest int64) memberRecord {
 	return r
 }
 
-// nextGeneration returns a generation later than that of r, over restarts too, because it is the time in milliseconds if that is later.
+// nextGeneration returns a generation later than that of r, over restarts too, because it is the
+// time in milliseconds if that is later.
 func (r memberRecord) nextGeneration(now time.Time) int64 {
 	return max(r.Generation+1, now.UnixMilli())
 }
 
-// decodeMember decodes and checks the record in a signed member record. If it is in a later format, the identity and the time of the
-// record are valid although there is an error.
+// decodeMember decodes and checks the record in a signed member record. If it is in a later format,
+// the identity and the time of the record are valid although there is an error.
 func decodeMember(m signedMember, clusterSetID, clusterID string) (memberRecord, error) {
 	var r memberRecord
 	if err := json.Unmarshal(m.Record, &r); err != nil {
@@ -121,7 +126,8 @@ func decodeMember(m signedMember, clusterSetID, clusterID string) (memberRecord,
 	if _, err := mcs.DecodeProperties(r.Properties); r.Properties != "" && err != nil {
 		r.Properties, r.propertiesProblem = "", fmt.Sprintf("its ClusterProperties cannot be used, so it counts as a cluster without any: %v", err)
 	}
-	r.Imports, _ = mcs.ParseImportReport(string(r.Imports)) // a cluster is a member without a report
+	// a cluster is a member without a report
+	r.Imports, _ = mcs.ParseImportReport(string(r.Imports))
 	return r, nil
 }
 

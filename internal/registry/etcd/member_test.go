@@ -59,7 +59,8 @@ func TestMemberRecord(t *testing.T) {
 	}
 }
 
-// A record that has everything at its largest is read, and one with a report of imports that cannot be used counts without it.
+// A record that has everything at its largest is read, and one with a report of imports that cannot
+// be used counts without it.
 func TestMemberRecord_Imports(t *testing.T) {
 	var keys []mcs.Key
 	for i := range 250 {
@@ -71,7 +72,8 @@ func TestMemberRecord_Imports(t *testing.T) {
 		r := newMemberRecord(identity, "v1.2.3-rc.1+0123456789abcdef").withHeartbeat(time.Now())
 		r.Generation, r.Exports = time.Now().UnixMilli(), setOf(map[int]int64{0: 3})
 		r.Exports.Count = 100_000
-		// Each quotation mark of the value has two characters in the properties, and four in the record.
+		// Each quotation mark of the value has two characters in the properties, and four in the
+		// record.
 		r.Properties, r.Imports = mcs.Properties{"a": strings.Repeat(`"`, 490)}.Encode(), report
 		value, err := signMember(registrytest.RotatedSigner(t, identity), r)
 		if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
-// mirror is the local copy of the clusterset's keys. The reader updates it, lookups and the writer read it. Its lock is taken
-// after that of the outbox where both are needed.
+// mirror is the local copy of the clusterset's keys. The reader updates it, lookups and the writer
+// read it. Its lock is taken after that of the outbox where both are needed.
 type mirror struct {
 	own string
 	// problem is the reason why reading does not work.
@@ -33,7 +33,8 @@ type mirror struct {
 	readSignal engine.Signal
 	// reviewed is the time of the last review of all clusters.
 	reviewed time.Time
-	// hasOwn is set while the keys by which the own cluster holds its ID are known because they were read alone.
+	// hasOwn is set while the keys by which the own cluster holds its ID are known because they
+	// were read alone.
 	hasOwn bool
 }
 
@@ -44,7 +45,8 @@ func newMirror(s *state, own string, interval time.Duration, log logr.Logger) *m
 	}
 }
 
-// want makes the exports of a key be read that were ignored, if services are imported into its namespace now.
+// want makes the exports of a key be read that were ignored, if services are imported into its
+// namespace now.
 func (m *mirror) want(key mcs.Key) {
 	if m.state.isWanted != nil && !m.state.isWanted(key.Namespace) {
 		return
@@ -56,7 +58,8 @@ func (m *mirror) want(key mcs.Key) {
 	}
 }
 
-// unread returns up to limit unread keys and the revision of the mirror. It sets readSignal if there are any.
+// unread returns up to limit unread keys and the revision of the mirror. It sets readSignal if
+// there are any.
 func (m *mirror) unread(limit int) (keys []string, revision int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -123,16 +126,18 @@ func (m *mirror) revision() int64 { return m.ownKeys().revision }
 
 // ownKeys are the keys by which the own cluster holds its ID, as of one revision.
 type ownKeys struct {
-	// known is true after the first list, and before it while they were read alone. The revision is 0 before the list.
+	// known is true after the first list, and before it while they were read alone. The revision is
+	// 0 before the list.
 	known    bool
 	revision int64
 	alive    aliveState
 	member   memberRecord
-	// rival is the member record of another cluster with this ID, the zero value if there is none; rivalSeen is the time at which it was first
-	// read.
+	// rival is the member record of another cluster with this ID, the zero value if there is none;
+	// rivalSeen is the time at which it was first read.
 	rival     memberRecord
 	rivalSeen time.Time
-	// latest is the latest heartbeat or generation of the member records of this cluster that were read, by whichever process.
+	// latest is the latest heartbeat or generation of the member records of this cluster that were
+	// read, by whichever process.
 	latest int64
 }
 
@@ -149,7 +154,8 @@ func (m *mirror) ownKeys() ownKeys {
 	return keys
 }
 
-// applyOwn applies the keys by which the own cluster holds its ID, if they were read before the first list. It returns the key alive.
+// applyOwn applies the keys by which the own cluster holds its ID, if they were read before the
+// first list. It returns the key alive.
 func (m *mirror) applyOwn(alive, member pair) aliveState {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -160,7 +166,8 @@ func (m *mirror) applyOwn(alive, member pair) aliveState {
 	return m.state.aliveOf(m.own)
 }
 
-// dropOwn forgets the keys by which the own cluster holds its ID if they were read before the first list: they are about to be written.
+// dropOwn forgets the keys by which the own cluster holds its ID if they were read before the first
+// list: they are about to be written.
 func (m *mirror) dropOwn() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -184,7 +191,8 @@ func (m *mirror) ownShownKeys() []mcs.Key {
 	return nil
 }
 
-// forget drops a cluster until its next record, and returns the keys with a View that may have changed.
+// forget drops a cluster until its next record, and returns the keys with a View that may have
+// changed.
 func (m *mirror) forget(clusterID string) engine.Keys {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -195,8 +203,8 @@ func (m *mirror) forget(clusterID string) engine.Keys {
 
 // update is the result of one read.
 type update struct {
-	// listed is true if all keys were read, and rewound if etcd was set back to an earlier state. relist is true if all keys must be
-	// read again.
+	// listed is true if all keys were read, and rewound if etcd was set back to an earlier state.
+	// relist is true if all keys must be read again.
 	listed, rewound, relist bool
 	// revision and alive are those of the mirror after the update.
 	revision int64
@@ -206,7 +214,8 @@ type update struct {
 	ownExports int
 	// refused counts the records of other clusters that were refused.
 	refused int
-	// hasNewProcess is set if another cluster has a new process, clusters is the number of clusters.
+	// hasNewProcess is set if another cluster has a new process, clusters is the number of
+	// clusters.
 	hasNewProcess bool
 	clusters      int
 	// members are known if all clusters were reviewed.
@@ -239,15 +248,17 @@ func (m *mirror) latestChange() seenChange {
 	return m.latest
 }
 
-// goBack makes the latest change that was read the revision up to which everything was read. Nothing but deletions was read after it.
+// goBack makes the latest change that was read the revision up to which everything was read.
+// Nothing but deletions was read after it.
 func (m *mirror) goBack() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.state.revision = m.latest.revision
 }
 
-// replace replaces everything with a list that was read at revision. rewound is true if etcd was set back to an earlier state, which
-// shows by the revision, too, unless later changes have exceeded it.
+// replace replaces everything with a list that was read at revision. rewound is true if etcd was
+// set back to an earlier state, which shows by the revision, too, unless later changes have
+// exceeded it.
 func (m *mirror) replace(pairs []pair, revision int64, rewound bool) update {
 	m.verifyExports(pairs, rewound || revision < m.revision())
 	m.mu.Lock()
@@ -267,8 +278,8 @@ func (m *mirror) replace(pairs []pair, revision int64, rewound bool) update {
 	return u
 }
 
-// apply applies an answer of the watch. behind reports whether it has an earlier revision than the mirror; then nothing is
-// applied.
+// apply applies an answer of the watch. behind reports whether it has an earlier revision than the
+// mirror; then nothing is applied.
 func (m *mirror) apply(changes []pair, revision int64) (u update, behind bool) {
 	m.verifyExports(changes, false)
 	m.mu.Lock()
@@ -308,8 +319,9 @@ func (m *mirror) exportsOf(changes []pair) (exports []mcs.Export) {
 	return exports
 }
 
-// complete adds what follows from any read. It reviews all clusters if reviews is set, which it is for lists and for the answers without changes that are
-// requested at intervals, or if that is due: 1,000 clusters write 83 heartbeats a second, each of which is an answer. The caller holds m.mu.
+// complete adds what follows from any read. It reviews all clusters if reviews is set, which it is
+// for lists and for the answers without changes that are requested at intervals, or if that is due:
+// 1,000 clusters write 83 heartbeats a second, each of which is an answer. The caller holds m.mu.
 func (m *mirror) complete(u *update, reviews bool) {
 	if now := time.Now(); reviews || now.Sub(m.reviewed) >= m.interval {
 		m.reviewed, u.reviewed = now, true

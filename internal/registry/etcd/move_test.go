@@ -19,8 +19,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/union"
 )
 
-// TestMoveFromCloudMap moves as docs/etcd.md describes: cluster by cluster, each exporting to one registry and importing from both.
-// The importer never loses the export. An export that is withdrawn after the move is removed although Cloud Map still has it.
+// TestMoveFromCloudMap moves as docs/etcd.md describes: cluster by cluster, each exporting to one
+// registry and importing from both. The importer never loses the export. An export that is
+// withdrawn after the move is removed although Cloud Map still has it.
 func TestMoveFromCloudMap(t *testing.T) {
 	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "AKIDTEST", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_EC2_METADATA_DISABLED": "true"} {
 		t.Setenv(name, value)
@@ -79,7 +80,8 @@ func startCloudMap(t *testing.T) (url string) {
 	return listener.URL
 }
 
-// life is one process of a cluster's controller, exporting to the first registry and importing from all.
+// life is one process of a cluster's controller, exporting to the first registry and importing from
+// all.
 type life struct {
 	t   *testing.T
 	reg registry.Registry
@@ -153,7 +155,8 @@ func (l *life) publish(i, n int) {
 	}
 }
 
-// version returns the number of the export that is read from cls1, 0 for none and before the registry is synced.
+// version returns the number of the export that is read from cls1, 0 for none and before the
+// registry is synced.
 func (l *life) version(i int) int {
 	view, err := l.reg.Lookup(context.Background(), webKey(i))
 	if err != nil && !errors.Is(err, registry.ErrNotSynced) {

@@ -12,7 +12,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
-// outbox compares the desired exports of this cluster with those in etcd and batches the writes. It is safe for concurrent use.
+// outbox compares the desired exports of this cluster with those in etcd and batches the writes. It
+// is safe for concurrent use.
 type outbox struct {
 	// shown returns this cluster's export of a key as the watch has shown it (mirror.ownExport).
 	shown func(mcs.Key) ownExport
@@ -24,31 +25,38 @@ type outbox struct {
 	accepted map[mcs.Key]acceptedWrite
 	// refused is the reason why etcd refuses the desired export of a key.
 	refused map[mcs.Key]error
-	// stated are the exports that this cluster states in its member record, with their generations, and digest is their digest. An export
-	// stays in it when another user removes it from etcd.
+	// stated are the exports that this cluster states in its member record, with their generations,
+	// and digest is their digest. An export stays in it when another user removes it from etcd.
 	stated map[mcs.Key]int64
-	// accounted is the generation of the latest batch that etcd has accepted: an export of an earlier one that is not stated was withdrawn.
+	// accounted is the generation of the latest batch that etcd has accepted: an export of an
+	// earlier one that is not stated was withdrawn.
 	accounted int64
 	digest    setDigest
-	// decided are the keys whose desired export etcd has had at some time. The exports of other keys may come from a restored backup.
+	// decided are the keys whose desired export etcd has had at some time. The exports of other
+	// keys may come from a restored backup.
 	decided map[mcs.Key]struct{}
-	// queues are the keys to compare with etcd, oldest first: withdrawals (true) and writes. queued has the queue that a key is in: the other
-	// one may have an old entry of it.
+	// queues are the keys to compare with etcd, oldest first: withdrawals (true) and writes. queued
+	// has the queue that a key is in: the other one may have an old entry of it.
 	queues map[bool][]mcs.Key
 	queued map[mcs.Key]bool
-	// used is how many bytes the exports of each namespace take, and counted the part of each export.
+	// used is how many bytes the exports of each namespace take, and counted the part of each
+	// export.
 	used    map[string]int
 	counted map[mcs.Key]int
-	// excess are the exports with which their namespace would have more than its share, with the error for their users. etcd keeps their previous versions.
+	// excess are the exports with which their namespace would have more than its share, with the
+	// error for their users. etcd keeps their previous versions.
 	excess map[mcs.Key]error
-	// pace limits the writes of each namespace. pacedAt is when the next export that waits for it may be written, zero if none does.
+	// pace limits the writes of each namespace. pacedAt is when the next export that waits for it
+	// may be written, zero if none does.
 	pace    *engine.Pace[string]
 	pacedAt time.Time
 }
 
-// A user with rights in one namespace must not use up the storage quota of etcd, 2 GiB by default, which all clusters share. A namespace may have 8 MiB of
-// exports, as many as other clusters import of a whole cluster by default (config.Budgets). etcd keeps each version until it is compacted, so a namespace may
-// write 64 KiB a second, 225 MiB an hour, after a burst of 16 MiB: all of its exports twice. A write costs a KiB more, for the member record.
+// A user with rights in one namespace must not use up the storage quota of etcd, 2 GiB by default,
+// which all clusters share. A namespace may have 8 MiB of exports, as many as other clusters import
+// of a whole cluster by default (config.Budgets). etcd keeps each version until it is compacted, so
+// a namespace may write 64 KiB a second, 225 MiB an hour, after a burst of 16 MiB: all of its
+// exports twice. A write costs a KiB more, for the member record.
 const (
 	namespaceBytes     = 8 << 20
 	namespaceKiB       = 64
@@ -104,8 +112,8 @@ func (o *outbox) setDesired(key mcs.Key, d desiredExport) (changed bool) {
 	return true
 }
 
-// reserve counts the desired export of key for its namespace, 0 bytes for a withdrawal, or leaves it out if the namespace would have more than its share.
-// The caller holds o.mu.
+// reserve counts the desired export of key for its namespace, 0 bytes for a withdrawal, or leaves
+// it out if the namespace would have more than its share. The caller holds o.mu.
 func (o *outbox) reserve(key mcs.Key, bytes int) {
 	before := o.counted[key]
 	if bytes > before && o.used[key.Namespace]-before+bytes > namespaceBytes {
@@ -127,7 +135,8 @@ func (o *outbox) reserve(key mcs.Key, bytes int) {
 	}
 }
 
-// reserveExcess queues the exports of a namespace that were left out and fit now. The caller holds o.mu.
+// reserveExcess queues the exports of a namespace that were left out and fit now. The caller holds
+// o.mu.
 func (o *outbox) reserveExcess(namespace string) {
 	for key := range o.excess {
 		if key.Namespace != namespace {
@@ -148,7 +157,8 @@ func (o *outbox) charge(now time.Time, batch []operation) {
 	}
 }
 
-// untilPaced returns the time until the first of the exports that the last batch left to the pace of their namespaces, and whether it left any.
+// untilPaced returns the time until the first of the exports that the last batch left to the pace
+// of their namespaces, and whether it left any.
 func (o *outbox) untilPaced(now time.Time) (pause time.Duration, waits bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -179,8 +189,8 @@ func (o *outbox) enqueue(key mcs.Key) {
 	}
 }
 
-// observeList records that a list has shown everything up to revision. If etcd was set back (rewound), the writes that it
-// accepted before are dropped.
+// observeList records that a list has shown everything up to revision. If etcd was set back
+// (rewound), the writes that it accepted before are dropped.
 func (o *outbox) observeList(revision int64, rewound bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -208,8 +218,9 @@ func (o *outbox) current(key mcs.Key) ownExport {
 	return o.shown(key)
 }
 
-// isSynced reports whether etcd has the desired export of key, in the stated generation or a later one: the other clusters ignore an earlier
-// one, which a restored backup may have. The caller holds o.mu.
+// isSynced reports whether etcd has the desired export of key, in the stated generation or a later
+// one: the other clusters ignore an earlier one, which a restored backup may have. The caller holds
+// o.mu.
 func (o *outbox) isSynced(key mcs.Key, d desiredExport) bool {
 	now := o.current(key)
 	if d.export == nil {
@@ -231,9 +242,10 @@ func (o *outbox) setStated(key mcs.Key, generation int64) {
 	o.digest = o.digest.with(key, generation)
 }
 
-// adopt states exports in etcd that a previous process of this cluster wrote, or a request of unknown outcome: those with a revision before
-// the fence. Later ones are those of nextBatch, or another user wrote an old value again. One of a generation that this process has accounted for is an old value too:
-// the ID was acquired anew between its write and its withdrawal.
+// adopt states exports in etcd that a previous process of this cluster wrote, or a request of
+// unknown outcome: those with a revision before the fence. Later ones are those of nextBatch, or
+// another user wrote an old value again. One of a generation that this process has accounted for is
+// an old value too: the ID was acquired anew between its write and its withdrawal.
 func (o *outbox) adopt(fence int64, keys ...mcs.Key) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -247,7 +259,8 @@ func (o *outbox) adopt(fence int64, keys ...mcs.Key) {
 	}
 }
 
-// prune removes stated exports that are neither desired nor in etcd: a previous process withdrew them.
+// prune removes stated exports that are neither desired nor in etcd: a previous process withdrew
+// them.
 func (o *outbox) prune() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -258,7 +271,8 @@ func (o *outbox) prune() {
 	}
 }
 
-// hasUnwritten reports whether there is a desired export of which etcd has never had any desired version, and that etcd does not refuse.
+// hasUnwritten reports whether there is a desired export of which etcd has never had any desired
+// version, and that etcd does not refuse.
 func (o *outbox) hasUnwritten() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -286,8 +300,8 @@ func (o *outbox) statedSet(batch []operation, generation int64) *exportSet {
 	return set
 }
 
-// The limits of one transaction: etcd's defaults are 128 operations and 1.5 MiB. The largest single record is smaller, and
-// half a MiB lets other clusters' requests in between.
+// The limits of one transaction: etcd's defaults are 128 operations and 1.5 MiB. The largest single
+// record is smaller, and half a MiB lets other clusters' requests in between.
 const (
 	maxOperations = 127 // and the member record
 	maxBatchBytes = 512 << 10
@@ -302,8 +316,9 @@ type operation struct {
 	value []byte
 }
 
-// nextBatch takes the operations of the next transaction from the queues, at most limit. They are all withdrawals, which come
-// first, or all exports: etcd accepts withdrawals even when its storage quota is used up.
+// nextBatch takes the operations of the next transaction from the queues, at most limit. They are
+// all withdrawals, which come first, or all exports: etcd accepts withdrawals even when its storage
+// quota is used up.
 func (o *outbox) nextBatch(now time.Time, limit int) []operation {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -313,7 +328,8 @@ func (o *outbox) nextBatch(now time.Time, limit int) []operation {
 	return o.dequeue(now, false, limit)
 }
 
-// dequeue takes operations from one queue. Exports that wait for the pace of their namespace stay in it. The caller holds o.mu.
+// dequeue takes operations from one queue. Exports that wait for the pace of their namespace stay
+// in it. The caller holds o.mu.
 func (o *outbox) dequeue(now time.Time, withdraw bool, limit int) []operation {
 	var batch []operation
 	var paced []mcs.Key
@@ -356,8 +372,8 @@ func (o *outbox) dequeue(now time.Time, withdraw bool, limit int) []operation {
 	return batch
 }
 
-// confirm records that etcd has the desired export of key, or that it is withdrawn: then the withdrawal is removed once the watch
-// has shown it. The caller holds o.mu.
+// confirm records that etcd has the desired export of key, or that it is withdrawn: then the
+// withdrawal is removed once the watch has shown it. The caller holds o.mu.
 func (o *outbox) confirm(key mcs.Key, d desiredExport) {
 	_, unconfirmed := o.accepted[key]
 	if o.decided[key] = struct{}{}; d.export == nil {
@@ -373,9 +389,10 @@ func (o *outbox) confirm(key mcs.Key, d desiredExport) {
 	}
 }
 
-// recordAccepted records that etcd accepted the batch, with that generation, at revision. shownRevision returns the revision up to which the watch has
-// shown everything: it is called with the lock, so that no observeChange comes between. A withdrawal that was not effective came
-// after another process's, which the watch shows at an earlier revision.
+// recordAccepted records that etcd accepted the batch, with that generation, at revision.
+// shownRevision returns the revision up to which the watch has shown everything: it is called with
+// the lock, so that no observeChange comes between. A withdrawal that was not effective came after
+// another process's, which the watch shows at an earlier revision.
 func (o *outbox) recordAccepted(batch []operation, effective []bool, revision, generation int64, shownRevision func() int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -424,8 +441,8 @@ func (o *outbox) observeChange(key mcs.Key, revision int64) {
 	o.enqueue(key)
 }
 
-// observeRevision records that the watch has shown everything up to revision. A write that etcd accepted before, and that was not shown,
-// is gone: etcd was set back since.
+// observeRevision records that the watch has shown everything up to revision. A write that etcd
+// accepted before, and that was not shown, is gone: etcd was set back since.
 func (o *outbox) observeRevision(revision int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -437,7 +454,8 @@ func (o *outbox) observeRevision(revision int64) {
 	}
 }
 
-// status returns the status of key; problem is the reason why writing or reading does not work, or nil.
+// status returns the status of key; problem is the reason why writing or reading does not work, or
+// nil.
 func (o *outbox) status(key mcs.Key, problem error) registry.PublishStatus {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -46,7 +46,8 @@ func TestNewDesiredExportRefusesInvalid(t *testing.T) {
 	}
 }
 
-// fakeStore is etcd for an outbox: the stored exports, and the revision up to which the watch has shown them.
+// fakeStore is etcd for an outbox: the stored exports, and the revision up to which the watch has
+// shown them.
 type fakeStore struct {
 	revision, shownRevision int64
 	stored, shown           map[mcs.Key]ownExport
@@ -69,7 +70,8 @@ func (s *fakeStore) set(key mcs.Key, exp *mcs.Export) (effect bool) {
 	return true
 }
 
-// TestOutboxConverges writes, drops answers and deletes exports at random. In the end the store must have the desired exports.
+// TestOutboxConverges writes, drops answers and deletes exports at random. In the end the store
+// must have the desired exports.
 func TestOutboxConverges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &fakeStore{stored: map[mcs.Key]ownExport{}, shown: map[mcs.Key]ownExport{}}
@@ -209,8 +211,9 @@ func TestOutboxRefused(t *testing.T) {
 	}
 }
 
-// TestHasUnwritten_ComparesContent has a process find an export that a restored backup holds. It does not state the exports as its own before the desired one
-// was written: readers would take the earlier one for the latest.
+// TestHasUnwritten_ComparesContent has a process find an export that a restored backup holds. It
+// does not state the exports as its own before the desired one was written: readers would take the
+// earlier one for the latest.
 func TestHasUnwritten_ComparesContent(t *testing.T) {
 	earlier, desired := webExport("cls1", 0, 1), desiredFor(t, 0, 2)
 	key := earlier.Key
@@ -235,8 +238,9 @@ func TestHasUnwritten_ComparesContent(t *testing.T) {
 	}
 }
 
-// TestOutbox_AdoptsNoReplay: another user writes an export again that this process has withdrawn, and the process acquires its ID anew before it has withdrawn
-// that one too. The record must not state it: readers would take it for an export of this cluster.
+// TestOutbox_AdoptsNoReplay: another user writes an export again that this process has withdrawn,
+// and the process acquires its ID anew before it has withdrawn that one too. The record must not
+// state it: readers would take it for an export of this cluster.
 func TestOutbox_AdoptsNoReplay(t *testing.T) {
 	replayed := webExport("cls1", 0, 1)
 	shown := ownExport{exists: true, export: &replayed, revision: 1, generation: 1}
@@ -264,7 +268,8 @@ func largeExport(key mcs.Key, bytes, version int) desiredExport {
 	return desiredExport{export: &mcs.Export{Key: key, Ports: []mcs.Port{{Port: int32(version)}}}, data: make([]byte, bytes)}
 }
 
-// TestOutbox_LimitsNamespace: exports with which a namespace would have more than its share wait for room. Those of other namespaces do not.
+// TestOutbox_LimitsNamespace: exports with which a namespace would have more than its share wait
+// for room. Those of other namespaces do not.
 func TestOutbox_LimitsNamespace(t *testing.T) {
 	o, now := newOutbox(func(mcs.Key) ownExport { return ownExport{} }), time.Now()
 	key := func(i int) mcs.Key { return mcs.Key{Namespace: "tenant", Name: fmt.Sprint("large-", i)} }
@@ -290,7 +295,8 @@ func TestOutbox_LimitsNamespace(t *testing.T) {
 			t.Errorf("the status of %s has no reason", waiting)
 		}
 	}
-	o.setDesired(key(8), largeExport(key(8), size/2, 2)) // it is smaller now, and the neighbour of its own namespace grows
+	// it is smaller now, and the neighbour of its own namespace grows
+	o.setDesired(key(8), largeExport(key(8), size/2, 2))
 	o.setDesired(key(0), largeExport(key(0), size/2, 2))
 	if keys := written(); len(keys) != 2 || !slices.Contains(keys, key(8)) {
 		t.Errorf("written when there is room: %v", keys)
@@ -304,7 +310,8 @@ func TestOutbox_LimitsNamespace(t *testing.T) {
 	}
 }
 
-// TestOutbox_PacesNamespaces: a namespace that changes large exports again and again is written at the pace of a namespace, and another one at once.
+// TestOutbox_PacesNamespaces: a namespace that changes large exports again and again is written at
+// the pace of a namespace, and another one at once.
 func TestOutbox_PacesNamespaces(t *testing.T) {
 	o, now := newOutbox(func(mcs.Key) ownExport { return ownExport{} }), time.Now()
 	key := func(i int) mcs.Key { return mcs.Key{Namespace: "tenant", Name: fmt.Sprint("large-", i)} }

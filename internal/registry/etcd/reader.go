@@ -12,8 +12,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/tracing"
 )
 
-// maxBehind is how many answers in a row may have an earlier revision than the mirror: an etcd member that lags behind
-// catches up in less.
+// maxBehind is how many answers in a row may have an earlier revision than the mirror: an etcd
+// member that lags behind catches up in less.
 const maxBehind = 3
 
 var (
@@ -21,7 +21,8 @@ var (
 	errBehind = errors.New("etcd is at an earlier revision than before")
 	// errRewound means that etcd does not have a change any more that was read from it.
 	errRewound = errors.New("etcd was set back to an earlier state")
-	// errReadAgain means that values must be read again: a cluster has a new key, there is room in a budget, or the watch has skipped a change.
+	// errReadAgain means that values must be read again: a cluster has a new key, there is room in
+	// a budget, or the watch has skipped a change.
 	errReadAgain = errors.New("values must be read again: of a cluster with a new key, for which there is room in a budget, or that a watch has not shown")
 )
 
@@ -51,7 +52,8 @@ func newReader(cfg Config, timings timings, store *store, mirror *mirror, writer
 	}
 }
 
-// run keeps the mirror current until ctx ends: it lists once, and again when the watch cannot continue.
+// run keeps the mirror current until ctx ends: it lists once, and again when the watch cannot
+// continue.
 func (r *reader) run(ctx context.Context) {
 	listed := false
 	for failures := 0; ctx.Err() == nil; {
@@ -92,7 +94,8 @@ func (r *reader) setProblem(err error) {
 	}
 }
 
-// list reads all keys. If etcd may have been set back since the previous list, values with the revisions of before may be others.
+// list reads all keys. If etcd may have been set back since the previous list, values with the
+// revisions of before may be others.
 func (r *reader) list(ctx context.Context) error {
 	began := time.Now()
 	pairs, revision, err := r.store.list(ctx)
@@ -112,8 +115,8 @@ func (r *reader) list(ctx context.Context) error {
 	return nil
 }
 
-// isSetBack reports whether a change that was read is not the latest one of its key as of a revision any more. The error is ErrCompacted if that is not known.
-// The zero value is no change.
+// isSetBack reports whether a change that was read is not the latest one of its key as of a
+// revision any more. The error is ErrCompacted if that is not known. The zero value is no change.
 func (r *reader) isSetBack(ctx context.Context, change seenChange, revision int64) (bool, error) {
 	if change.revision == 0 {
 		return false, nil
@@ -124,8 +127,9 @@ func (r *reader) isSetBack(ctx context.Context, change seenChange, revision int6
 
 // watch applies changes until the watch fails. fresh is true if everything was listed just now.
 //
-// It continues after the latest change that was read, and checks that etcd has that change. So it sees each change that etcd has since, also if etcd was set
-// back: up to a change that both have, the changes are the same. Only when etcd has compacted them, it continues after the list.
+// It continues after the latest change that was read, and checks that etcd has that change. So it
+// sees each change that etcd has since, also if etcd was set back: up to a change that both have,
+// the changes are the same. Only when etcd has compacted them, it continues after the list.
 func (r *reader) watch(ctx context.Context, fresh bool) error {
 	r.behind = 0
 	latest := r.mirror.latestChange()
@@ -162,7 +166,8 @@ func (r *reader) watch(ctx context.Context, fresh bool) error {
 	return r.store.watch(ctx, w)
 }
 
-// countBehind counts an answer, and returns errBehind if it is the last of maxBehind in a row that were behind the mirror.
+// countBehind counts an answer, and returns errBehind if it is the last of maxBehind in a row that
+// were behind the mirror.
 func (r *reader) countBehind(behind bool) error {
 	if !behind {
 		r.behind = 0
@@ -185,8 +190,8 @@ func (r *reader) traceChanges(changes []pair, began time.Time) {
 	}
 }
 
-// readUnread reads exports that were ignored and are wanted now. It reads them as of the revision of the mirror, so that they do not come before or
-// after other changes.
+// readUnread reads exports that were ignored and are wanted now. It reads them as of the revision
+// of the mirror, so that they do not come before or after other changes.
 func (r *reader) readUnread(ctx context.Context) error {
 	keys, revision := r.mirror.unread(pageKeys)
 	if len(keys) == 0 {
@@ -203,7 +208,8 @@ func (r *reader) readUnread(ctx context.Context) error {
 	return nil
 }
 
-// publish logs and counts an update of the mirror, and informs the writer and the user of the registry.
+// publish logs and counts an update of the mirror, and informs the writer and the user of the
+// registry.
 func (r *reader) publish(u update) {
 	if u.reviewed {
 		r.memberLog.Update(u.members)

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestReader_CountBehind checks that a few answers of an etcd member that lags change nothing, and that more of them in a row make the reader list again.
+// TestReader_CountBehind checks that a few answers of an etcd member that lags change nothing, and
+// that more of them in a row make the reader list again.
 func TestReader_CountBehind(t *testing.T) {
 	for name, tt := range map[string]struct {
 		answers []bool // whether each is behind

@@ -28,22 +28,27 @@ type Config struct {
 	Version string
 	// Prefix is the prefix of the keys of all clustersets; "" is names.EtcdPrefix.
 	Prefix string
-	// PollInterval is the time between two progress requests, which check that the watch works. HeartbeatInterval is the time
-	// between two heartbeats; the lease lasts for three of them. StaleAfter is the time for which a cluster may go without a heartbeat
-	// until it is stale. All three are required.
+	// PollInterval is the time between two progress requests, which check that the watch works.
+	// HeartbeatInterval is the time between two heartbeats; the lease lasts for three of them.
+	// StaleAfter is the time for which a cluster may go without a heartbeat until it is stale. All
+	// three are required.
 	PollInterval, HeartbeatInterval, StaleAfter time.Duration
-	// ReadOnly makes a registry that is only imported from: it writes nothing, and the cluster is no member.
+	// ReadOnly makes a registry that is only imported from: it writes nothing, and the cluster is
+	// no member.
 	ReadOnly bool
-	// Signer signs this cluster's records; a ReadOnly registry needs none. Keyring has the other clusters' keys.
+	// Signer signs this cluster's records; a ReadOnly registry needs none. Keyring has the other
+	// clusters' keys.
 	Signer  *trust.Signer
 	Keyring *trust.Keyring
-	// Joined is the time at which this cluster joined under this identity for the first time, zero if it never did: of two clusters with one ID, the
-	// older one takes it back.
+	// Joined is the time at which this cluster joined under this identity for the first time, zero
+	// if it never did: of two clusters with one ID, the older one takes it back.
 	Joined time.Time
-	// SavedHeartbeat is what SaveHeartbeat has saved last, in a previous process. SaveHeartbeat is called before a record is written; nil saves nothing.
+	// SavedHeartbeat is what SaveHeartbeat has saved last, in a previous process. SaveHeartbeat is
+	// called before a record is written; nil saves nothing.
 	SavedHeartbeat engine.SavedHeartbeat
 	SaveHeartbeat  func(context.Context, engine.SavedHeartbeat) error
-	// Ledger has the budgets of the other clusters; nil has no limits. Wanted reports whether the exports of a namespace are used; nil is all of them.
+	// Ledger has the budgets of the other clusters; nil has no limits. Wanted reports whether the
+	// exports of a namespace are used; nil is all of them.
 	Ledger *budget.Ledger
 	Wanted func(namespace string) bool
 	Logger logr.Logger
@@ -73,7 +78,8 @@ type timings struct {
 	alone time.Duration
 }
 
-// leaseHeartbeats is how many heartbeats a lease lasts: the client library renews it three times in that time.
+// leaseHeartbeats is how many heartbeats a lease lasts: the client library renews it three times in
+// that time.
 const leaseHeartbeats = 3
 
 func defaultTimings(cfg Config) timings {

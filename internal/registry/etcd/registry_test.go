@@ -80,8 +80,9 @@ func awaitReason(t testing.TB, reg *Registry, i int, reason string) {
 	})
 }
 
-// TestRegistry_FencesOlderProcess runs two processes of one cluster, as when a leader is suspended for longer than its Lease. Only the newer
-// process writes. The older one resumes after the newer one has stopped.
+// TestRegistry_FencesOlderProcess runs two processes of one cluster, as when a leader is suspended
+// for longer than its Lease. Only the newer process writes. The older one resumes after the newer
+// one has stopped.
 func TestRegistry_FencesOlderProcess(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	old, late, watcher := s.registry(t, fast(cls1)), s.registry(t, fast(cls1)), s.registry(t, fast(cls2))
@@ -104,8 +105,8 @@ func TestRegistry_FencesOlderProcess(t *testing.T) {
 	awaitState(t, old, 0, registry.Exported)
 }
 
-// TestRegistry_HandsIDOver: a process that ends in good order gives its ID up, and the next one, whose clock is behind, has it at once. The other clusters notice
-// nothing.
+// TestRegistry_HandsIDOver: a process that ends in good order gives its ID up, and the next one,
+// whose clock is behind, has it at once. The other clusters notice nothing.
 func TestRegistry_HandsIDOver(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	timings := fastTimings()
@@ -135,14 +136,16 @@ func TestRegistry_HandsIDOver(t *testing.T) {
 	awaitVersion(t, watcher, "cls1", 0, 2)
 }
 
-// TestRegistry_TakesIDBackFromDuplicate stops a cluster for so long that another one takes its ID, and starts it again. The duplicate does
-// not take the ID back, neither while it runs nor after a restart.
+// TestRegistry_TakesIDBackFromDuplicate stops a cluster for so long that another one takes its ID,
+// and starts it again. The duplicate does not take the ID back, neither while it runs nor after a
+// restart.
 func TestRegistry_TakesIDBackFromDuplicate(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	twin := mcs.Identity{ClusterID: "cls1", ClusterSetID: "set1", UID: "uid-of-the-duplicate"}
 	process := func(identity mcs.Identity, joined time.Time) *Registry {
 		cfg := fast(identity)
-		cfg.StaleAfter, cfg.Joined = time.Second, joined.Truncate(time.Second) // as the ConfigMap has it
+		// as the ConfigMap has it
+		cfg.StaleAfter, cfg.Joined = time.Second, joined.Truncate(time.Second)
 		return s.registry(t, cfg)
 	}
 	joined := func(reg *Registry) time.Time {
@@ -210,7 +213,8 @@ func TestStore_WriteRejectsOutdatedFence(t *testing.T) {
 	}
 }
 
-// After its lease has expired, as when etcd was unreachable for long, the cluster joins again and continues to export.
+// After its lease has expired, as when etcd was unreachable for long, the cluster joins again and
+// continues to export.
 func TestRegistry_RejoinsAfterLeaseExpired(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	reg, watcher := s.registry(t, fast(cls1)), s.registry(t, fast(cls2))
@@ -407,8 +411,9 @@ func TestRegistry_AuthenticatesWithClientCertificate(t *testing.T) {
 	awaitState(t, reg, 0, registry.Exported)
 }
 
-// When etcd's quota is used up, exports stay: a withdrawal counts by the signed record, which etcd refuses too. New exports and
-// withdrawals report why they wait, and are written when there is space again.
+// When etcd's quota is used up, exports stay: a withdrawal counts by the signed record, which etcd
+// refuses too. New exports and withdrawals report why they wait, and are written when there is
+// space again.
 func TestRegistry_RecoversFromFullStorage(t *testing.T) {
 	c, err := etcdtest.Start(t.Context(), etcdtest.Options{Program: program(t), Dir: t.TempDir(), Args: append([]string{"--quota-backend-bytes=4194304"}, quick...)})
 	if err != nil {
@@ -574,8 +579,9 @@ func TestNew_ChecksConfig(t *testing.T) {
 	}
 }
 
-// A restored etcd may soon have a later revision than before, so that the watch continues. The exporter must notice that its exports are
-// not there, and the reader that it has not read everything.
+// A restored etcd may soon have a later revision than before, so that the watch continues. The
+// exporter must notice that its exports are not there, and the reader that it has not read
+// everything.
 func TestRegistry_NoticesRestoredBackup(t *testing.T) {
 	c, err := etcdtest.Start(t.Context(), etcdtest.Options{Program: program(t), Dir: t.TempDir(), Args: quick})
 	if err != nil {
@@ -623,8 +629,9 @@ func TestRegistry_NoticesRestoredBackup(t *testing.T) {
 	awaitVersion(t, late, "cls1", 1, 0)
 }
 
-// etcd does not answer requests with a token that it gave out after the backup was made, and a client of etcd keeps its token until etcd refuses it or a
-// watch begins. A process that has not listed yet has no watch.
+// etcd does not answer requests with a token that it gave out after the backup was made, and a
+// client of etcd keeps its token until etcd refuses it or a watch begins. A process that has not
+// listed yet has no watch.
 func TestRegistry_LogsInAgainAfterRestoredBackup(t *testing.T) {
 	c, err := etcdtest.Start(t.Context(), etcdtest.Options{Program: program(t), Dir: t.TempDir(), Args: quick})
 	if err != nil {
@@ -656,7 +663,8 @@ func TestRegistry_LogsInAgainAfterRestoredBackup(t *testing.T) {
 	awaitState(t, reg, 0, registry.Exported)
 }
 
-// A backup has the key alive of the process that ran then. The process that has replaced it since takes the ID again although the lease of that one lasts.
+// A backup has the key alive of the process that ran then. The process that has replaced it since
+// takes the ID again although the lease of that one lasts.
 func TestRegistry_TakesIDAgainAfterRestore(t *testing.T) {
 	c, err := etcdtest.Start(t.Context(), etcdtest.Options{Program: program(t), Dir: t.TempDir(), Args: quick})
 	if err != nil {
@@ -689,7 +697,8 @@ func TestRegistry_TakesIDAgainAfterRestore(t *testing.T) {
 	awaitVersion(t, watcher, "cls1", 0, 2)
 }
 
-// A write that fails is repeated after a pause, whatever happens meanwhile: else each change in etcd and each change of an export would be a request.
+// A write that fails is repeated after a pause, whatever happens meanwhile: else each change in
+// etcd and each change of an export would be a request.
 func TestRegistry_PausesAfterFailedWrite(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	reg := s.registry(t, fast(cls1))

@@ -17,7 +17,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// TestMirror_ReviewsAtIntervals: an answer with the heartbeat of one cluster costs nothing for the others, and at intervals all of them are reviewed.
+// TestMirror_ReviewsAtIntervals: an answer with the heartbeat of one cluster costs nothing for the
+// others, and at intervals all of them are reviewed.
 func TestMirror_ReviewsAtIntervals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStateTest(t)
@@ -52,7 +53,8 @@ func TestMirror_ReviewsAtIntervals(t *testing.T) {
 	})
 }
 
-// TestStore_ListsInFewRequests: pages of small values grow, and one of large values after them is read with fewer keys.
+// TestStore_ListsInFewRequests: pages of small values grow, and one of large values after them is
+// read with fewer keys.
 func TestStore_ListsInFewRequests(t *testing.T) {
 	const small, large = 800, 72 // pages of 32, 64, 128, 256 and 256 keys
 	s := newTestStore(t, shared(t))
@@ -85,7 +87,8 @@ func TestStore_ListsInFewRequests(t *testing.T) {
 	}
 }
 
-// TestRegistry_CompactedBetweenPages: etcd is compacted while a controller that starts reads the pages of its first list, which is of one revision. It lists again.
+// TestRegistry_CompactedBetweenPages: etcd is compacted while a controller that starts reads the
+// pages of its first list, which is of one revision. It lists again.
 func TestRegistry_CompactedBetweenPages(t *testing.T) {
 	const exports = 3 * pageKeys
 	s := newTestStore(t, shared(t))
@@ -128,8 +131,8 @@ func TestRegistry_CompactedBetweenPages(t *testing.T) {
 	}
 }
 
-// TestRegistry_RejoinTogether: the leases of all clusters expire while none of them reaches etcd. After that each claims its ID again, and no import of them
-// ends.
+// TestRegistry_RejoinTogether: the leases of all clusters expire while none of them reaches etcd.
+// After that each claims its ID again, and no import of them ends.
 func TestRegistry_RejoinTogether(t *testing.T) {
 	const clusters = 12
 	s := newTestStore(t, shared(t))
@@ -168,8 +171,8 @@ func TestRegistry_RejoinTogether(t *testing.T) {
 	}
 }
 
-// BenchmarkHeartbeat measures an answer of the watch with the heartbeat of one of many clusters, with the reviews that are due at that rate: each cluster writes
-// one in 12 s.
+// BenchmarkHeartbeat measures an answer of the watch with the heartbeat of one of many clusters,
+// with the reviews that are due at that rate: each cluster writes one in 12 s.
 func BenchmarkHeartbeat(b *testing.B) {
 	for _, size := range []int{10, 100, 300, 1000} {
 		b.Run(fmt.Sprintf("clusters=%d", size), func(b *testing.B) {
@@ -197,7 +200,8 @@ func BenchmarkHeartbeat(b *testing.B) {
 	}
 }
 
-// TestStore_ReadsPageAgain: a page that etcd does not answer in time is read again, unless it is the first one, after which the caller connects again.
+// TestStore_ReadsPageAgain: a page that etcd does not answer in time is read again, unless it is
+// the first one, after which the caller connects again.
 func TestStore_ReadsPageAgain(t *testing.T) {
 	const exports = 3 * pageKeys
 	s := newTestStore(t, shared(t))

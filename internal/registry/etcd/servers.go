@@ -15,13 +15,16 @@ import (
 )
 
 const (
-	// statusTimeout bounds the requests for the status of the members: one that does not answer in a second is down.
+	// statusTimeout bounds the requests for the status of the members: one that does not answer in
+	// a second is down.
 	statusTimeout = time.Second
-	// statusInterval is the time between two of them. A member can be replaced by an older one, and its database grows.
+	// statusInterval is the time between two of them. A member can be replaced by an older one, and
+	// its database grows.
 	statusInterval = time.Minute
 )
 
-// ErrUnsafeServer means that an etcd member has a version in which a user can exceed the permissions of its role.
+// ErrUnsafeServer means that an etcd member has a version in which a user can exceed the
+// permissions of its role.
 var ErrUnsafeServer = errors.New("in this version a user of etcd can read or write keys without the permission for them " +
 	"(CVE-2026-33343, CVE-2026-44283, CVE-2026-73499): upgrade etcd to 3.6.14, 3.7.1 or newer (docs/etcd.md#version-of-etcd)")
 
@@ -32,8 +35,9 @@ type release struct {
 	preview bool
 }
 
-// safeReleases are the first releases without the vulnerabilities of ErrUnsafeServer. Newer minor versions have none of them. 3.5 has
-// fixes too, but etcd drops the permissions of users while its storage quota is used up (etcd issue 22386).
+// safeReleases are the first releases without the vulnerabilities of ErrUnsafeServer. Newer minor
+// versions have none of them. 3.5 has fixes too, but etcd drops the permissions of users while its
+// storage quota is used up (etcd issue 22386).
 var safeReleases = []release{{major: 3, minor: 6, patch: 14}, {major: 3, minor: 7, patch: 1}}
 
 var releasePattern = regexp.MustCompile(`^v?([0-9]{1,4})\.([0-9]{1,4})\.([0-9]{1,4})(-(?:alpha|beta|rc)\b.*|[-+].*)?$`)
@@ -75,8 +79,8 @@ func checkVersion(version string) error {
 	return nil
 }
 
-// CheckServers returns ErrUnsafeServer if a member of etcd has a version that must not be used. Members that do not answer are not
-// checked: the first connection to them is.
+// CheckServers returns ErrUnsafeServer if a member of etcd has a version that must not be used.
+// Members that do not answer are not checked: the first connection to them is.
 func (c *Client) CheckServers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -87,8 +91,8 @@ func (c *Client) CheckServers(ctx context.Context) error {
 	return nil
 }
 
-// checkMembers requests the status of all members. It sets the metric of the used storage, and returns ErrUnsafeServer if a member
-// must not be used. Members that do not answer have no effect.
+// checkMembers requests the status of all members. It sets the metric of the used storage, and
+// returns ErrUnsafeServer if a member must not be used. Members that do not answer have no effect.
 func (c *Client) checkMembers(ctx context.Context, conn *clientv3.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
@@ -131,8 +135,8 @@ func (c *Client) reportStorage(answers []*clientv3.StatusResponse) {
 	}
 }
 
-// monitor checks the members of the current connection in each interval until ctx ends. If one must not be used, it closes the
-// connection, and the next request reports the reason.
+// monitor checks the members of the current connection in each interval until ctx ends. If one must
+// not be used, it closes the connection, and the next request reports the reason.
 func (c *Client) monitor(ctx context.Context, interval time.Duration) {
 	for {
 		engine.Sleep(ctx, interval)

@@ -45,7 +45,8 @@ func (v *reportedVersion) intercept(ctx context.Context, method string, req, rep
 	return err
 }
 
-// versionedClient returns a client with the user of a cluster, to which etcd reports the returned version.
+// versionedClient returns a client with the user of a cluster, to which etcd reports the returned
+// version.
 func (s *testStore) versionedClient(t *testing.T, identity mcs.Identity, metrics *registry.Metrics) (*Client, *reportedVersion) {
 	t.Helper()
 	version := &reportedVersion{}
@@ -57,7 +58,8 @@ func (s *testStore) versionedClient(t *testing.T, identity mcs.Identity, metrics
 
 var versionIdentity = mcs.Identity{ClusterID: "cls1", ClusterSetID: "versions", UID: "uid1"}
 
-// TestClientRefusesUnsafeServers runs against the etcd of the tests, with the version that it reports and with an older one.
+// TestClientRefusesUnsafeServers runs against the etcd of the tests, with the version that it
+// reports and with an older one.
 func TestClientRefusesUnsafeServers(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	client, version := s.versionedClient(t, versionIdentity, nil)
@@ -92,7 +94,8 @@ func TestCheckServersIgnoresUnreachableMembers(t *testing.T) {
 	}
 }
 
-// TestRegistryReportsReplacedServers: a member is replaced by one of an older version while the controller runs, and upgraded again.
+// TestRegistryReportsReplacedServers: a member is replaced by one of an older version while the
+// controller runs, and upgraded again.
 func TestRegistryReportsReplacedServers(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	registerer := prometheus.NewRegistry()

@@ -16,7 +16,8 @@ import (
 var errDisplaced = errors.New("another controller writes to etcd under this cluster's ID and with the same UID of namespace kube-system: " +
 	"a replica that was elected since, or a clone of the cluster")
 
-// session is the hold of this process on the cluster ID: the claim, the lease and the heartbeats. It is safe for concurrent use.
+// session is the hold of this process on the cluster ID: the claim, the lease and the heartbeats.
+// It is safe for concurrent use.
 type session struct {
 	clusterID string
 	// uid is this cluster's.
@@ -25,35 +26,42 @@ type session struct {
 	signer               *trust.Signer
 	// wall is the clock of the records.
 	wall func() time.Time
-	// joined is the time at which the cluster became a member under this ID for the first time, zero if it never did.
+	// joined is the time at which the cluster became a member under this ID for the first time,
+	// zero if it never did.
 	joined time.Time
 
 	mu    sync.Mutex
 	claim claim
 	// lease is the lease that is renewed, 0 while there is none.
 	lease int64
-	// record is the member record as last written or about to be written, written as last written, at recordRevision; heartbeatAt is
-	// the time of the next heartbeat.
+	// record is the member record as last written or about to be written, written as last written,
+	// at recordRevision; heartbeatAt is the time of the next heartbeat.
 	record, written memberRecord
 	recordRevision  int64
 	heartbeatAt     time.Time
 	// answeredAt is the time at which this process last answered a new process of another cluster.
 	answeredAt time.Time
-	// saved is the heartbeat that the next process finds. isBegun is true once that is one of this process.
+	// saved is the heartbeat that the next process finds. isBegun is true once that is one of this
+	// process.
 	saved   engine.SavedHeartbeat
 	isBegun bool
-	// isExportsTurn is set if the next task is to write exports although a heartbeat is due. Their request writes the record too.
+	// isExportsTurn is set if the next task is to write exports although a heartbeat is due. Their
+	// request writes the record too.
 	isExportsTurn bool
-	// settleAt is the time at which this process begins to state all exports of the cluster in the record; settled is true once it has done so. Until
-	// then exports may be missing in etcd, which may have been restored or emptied, or be there that are to be withdrawn. The controller publishes all
-	// exports before Run (membership.PublishAllFunc), so that outbox.hasUnwritten knows each of them, and withdraws the others when Run notifies of them.
+	// settleAt is the time at which this process begins to state all exports of the cluster in the
+	// record; settled is true once it has done so. Until then exports may be missing in etcd, which
+	// may have been restored or emptied, or be there that are to be withdrawn. The controller
+	// publishes all exports before Run (membership.PublishAllFunc), so that outbox.hasUnwritten
+	// knows each of them, and withdraws the others when Run notifies of them.
 	settleAt time.Time
 	settled  bool
-	// releasedAt is since when no process holds the ID that a later process of this cluster held, zero if one holds it.
+	// releasedAt is since when no process holds the ID that a later process of this cluster held,
+	// zero if one holds it.
 	releasedAt time.Time
 }
 
-// settleHeartbeats is how many heartbeats a process waits until it states all exports of the cluster.
+// settleHeartbeats is how many heartbeats a process waits until it states all exports of the
+// cluster.
 const settleHeartbeats = 1.25
 
 func newSession(cfg Config) *session {
@@ -85,7 +93,8 @@ type task struct {
 	mayWrite bool
 }
 
-// nextTask returns the next task that does not concern exports, or the reason why nothing may be written.
+// nextTask returns the next task that does not concern exports, or the reason why nothing may be
+// written.
 func (s *session) nextTask(now time.Time, own ownKeys) (next task, obstacle error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,12 +124,13 @@ func (s *session) nextTask(now time.Time, own ownKeys) (next task, obstacle erro
 	return task{join: true, seen: own.alive.revision}, nil
 }
 
-// yieldHeartbeats is how many heartbeats the ID of a later process that has ended is left to the next one: as long as the lease of a process that is killed
-// lasts at least.
+// yieldHeartbeats is how many heartbeats the ID of a later process that has ended is left to the
+// next one: as long as the lease of a process that is killed lasts at least.
 const yieldHeartbeats = leaseHeartbeats - 1
 
-// mustYield reports whether the ID is left to the next process of this cluster: one that began later than this one has just given it up, or one has written while
-// this one was cut off. This one is a clone, or has lost its leader election. The caller holds s.mu.
+// mustYield reports whether the ID is left to the next process of this cluster: one that began
+// later than this one has just given it up, or one has written while this one was cut off. This one
+// is a clone, or has lost its leader election. The caller holds s.mu.
 func (s *session) mustYield(own ownKeys, now time.Time) bool {
 	isOutwritten := s.claim.held && own.latest > s.record.latest()
 	if own.alive.isHeld() || s.claim.latest <= s.claim.number && !isOutwritten {
@@ -139,14 +149,15 @@ func (s *session) isLeftToNext(own ownKeys, now time.Time) bool {
 	return s.mustYield(own, now)
 }
 
-// mustWaitFor reports whether another cluster, with another key, has the ID by its member record: the others believe this cluster only
-// after that one has left or was silent for as long. The caller holds s.mu.
+// mustWaitFor reports whether another cluster, with another key, has the ID by its member record:
+// the others believe this cluster only after that one has left or was silent for as long. The
+// caller holds s.mu.
 func (s *session) mustWaitFor(own ownKeys, now time.Time) bool {
 	return !s.claim.held && own.rival.UID != "" && !own.rival.Farewell && now.Sub(own.rivalSeen) < s.staleAfter && !s.isOlderThan(own.rival)
 }
 
-// isOlderThan reports whether this cluster was a member under this ID before another one that uses it: then it takes the ID back. The caller
-// holds s.mu.
+// isOlderThan reports whether this cluster was a member under this ID before another one that uses
+// it: then it takes the ID back. The caller holds s.mu.
 func (s *session) isOlderThan(rival memberRecord) bool {
 	joined := s.record.Joined
 	if joined.IsZero() {
@@ -166,7 +177,8 @@ func (s *session) nextFencedTask(now time.Time, own ownKeys) task {
 	return task{fence: s.claim.fence, heartbeat: heartbeat, mayWrite: !heartbeat && own.revision >= s.claim.fence}
 }
 
-// observe compares the fence with alive as of revision, and reports whether this process has lost it.
+// observe compares the fence with alive as of revision, and reports whether this process has lost
+// it.
 func (s *session) observe(alive aliveState, revision int64) (lost bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -194,8 +206,8 @@ func (s *session) acquire(revision int64) {
 	s.recordRevision, s.written = revision, s.record
 }
 
-// trySettle reports whether the record states all exports. It does so from settleAt, as soon as every desired export has been
-// written. It is called after the first list.
+// trySettle reports whether the record states all exports. It does so from settleAt, as soon as
+// every desired export has been written. It is called after the first list.
 func (s *session) trySettle(now time.Time, hasUnwritten func() bool) (settled, began bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -219,7 +231,8 @@ func (s *session) isSettled() bool {
 	return s.settled
 }
 
-// currentFence returns the revision of alive as this process wrote it last, 0 when it may not write.
+// currentFence returns the revision of alive as this process wrote it last, 0 when it may not
+// write.
 func (s *session) currentFence() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -242,7 +255,8 @@ func (s *session) dropFence() {
 	s.claim.dropFence()
 }
 
-// nextGeneration returns a generation later than all before. The heartbeat of the next record is later than those before too.
+// nextGeneration returns a generation later than all before. The heartbeat of the next record is
+// later than those before too.
 func (s *session) nextGeneration(own ownKeys) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -250,8 +264,8 @@ func (s *session) nextGeneration(own ownKeys) int64 {
 	return s.record.nextGeneration(s.wall())
 }
 
-// nextRecord returns the signed member record with a new heartbeat, which states the exports in set, nil if they are not known, as of a
-// generation.
+// nextRecord returns the signed member record with a new heartbeat, which states the exports in
+// set, nil if they are not known, as of a generation.
 func (s *session) nextRecord(now time.Time, own ownKeys, set *exportSet, generation int64) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -262,7 +276,8 @@ func (s *session) nextRecord(now time.Time, own ownKeys, set *exportSet, generat
 		s.record.Properties = own.member.Properties // of the previous process, until setProperties
 	}
 	if own.member.UID == s.uid {
-		s.record.Imports = cmp.Or(s.record.Imports, own.member.Imports) // of the previous process, until setImports
+		// of the previous process, until setImports
+		s.record.Imports = cmp.Or(s.record.Imports, own.member.Imports)
 	}
 	s.record = s.record.withHeartbeat(s.wall())
 	s.record.Exports, s.record.Generation = set, generation
@@ -287,8 +302,9 @@ func (s *session) setImports(report mcs.ImportReport) {
 	s.record.Imports = report
 }
 
-// setJoined sets the join time of the record: a cluster that was a member before keeps it, and one that takes the place of another cluster
-// joined after it, whatever their clocks show. The caller holds s.mu.
+// setJoined sets the join time of the record: a cluster that was a member before keeps it, and one
+// that takes the place of another cluster joined after it, whatever their clocks show. The caller
+// holds s.mu.
 func (s *session) setJoined(own ownKeys) {
 	if own.member.UID == s.uid && !own.member.Farewell {
 		s.record.Joined = own.member.Joined
@@ -301,7 +317,8 @@ func (s *session) setJoined(own ownKeys) {
 	}
 }
 
-// farewell returns the signed last record of this cluster, which is later than shown and all others that were read.
+// farewell returns the signed last record of this cluster, which is later than shown and all others
+// that were read.
 func (s *session) farewell(own ownKeys, shown memberRecord) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -311,8 +328,9 @@ func (s *session) farewell(own ownKeys, shown memberRecord) ([]byte, error) {
 	return signMember(s.signer, s.record)
 }
 
-// unsaved returns the heartbeat to save before the record is written. due reports whether it is time to: also when the process begins, so that the next one
-// has a greater number, whatever its clock shows.
+// unsaved returns the heartbeat to save before the record is written. due reports whether it is
+// time to: also when the process begins, so that the next one has a greater number, whatever its
+// clock shows.
 func (s *session) unsaved() (next engine.SavedHeartbeat, due bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -327,7 +345,8 @@ func (s *session) recordSaved(saved engine.SavedHeartbeat) {
 	s.saved, s.isBegun = saved, true
 }
 
-// answer has the record written soon, at most once in a heartbeat interval: a new process of another cluster cannot know before that it has read the latest one.
+// answer has the record written soon, at most once in a heartbeat interval: a new process of
+// another cluster cannot know before that it has read the latest one.
 func (s *session) answer(now time.Time, clusters int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -340,7 +359,8 @@ func (s *session) answer(now time.Time, clusters int) {
 	}
 }
 
-// recordWritten records that the member record was written at revision. If that took longer than a heartbeat interval, exports have their turn before the next one.
+// recordWritten records that the member record was written at revision. If that took longer than a
+// heartbeat interval, exports have their turn before the next one.
 func (s *session) recordWritten(now time.Time, revision int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -405,7 +425,8 @@ const (
 	ownerUnclear
 )
 
-// ownerOf returns the owner according to the key alive and the UID of the member record, "" if that cannot be read.
+// ownerOf returns the owner according to the key alive and the UID of the member record, "" if that
+// cannot be read.
 func (s *session) ownerOf(alive aliveState, memberUID string) owner {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,8 +8,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
-// TestSession_LeavesIDToNextProcess: a process that a later one of its cluster has displaced, as a clone is, does not take the ID when that one ends in good order:
-// the next process of the cluster is about to start.
+// TestSession_LeavesIDToNextProcess: a process that a later one of its cluster has displaced, as a
+// clone is, does not take the ID when that one ends in good order: the next process of the cluster
+// is about to start.
 func TestSession_LeavesIDToNextProcess(t *testing.T) {
 	began := time.Now()
 	s := newSession(fast(cls1))
@@ -39,8 +40,9 @@ func TestSession_LeavesIDToNextProcess(t *testing.T) {
 	}
 }
 
-// TestSession_LeavesIDToNextProcessAgain: a process that has left the ID to another one before, and has held it since, leaves it again, also if it was not asked
-// for its next task while the later process held the ID: it pauses after failures.
+// TestSession_LeavesIDToNextProcessAgain: a process that has left the ID to another one before, and
+// has held it since, leaves it again, also if it was not asked for its next task while the later
+// process held the ID: it pauses after failures.
 func TestSession_LeavesIDToNextProcessAgain(t *testing.T) {
 	for what, holds := range map[string]bool{"it has held the ID": true, "it has not": false} {
 		s := newSession(fast(cls1))
@@ -68,8 +70,8 @@ func TestSession_LeavesIDToNextProcessAgain(t *testing.T) {
 	}
 }
 
-// TestSession_LeavesIDAfterUnseenProcess: a process that held the ID was cut off while another process of its cluster ran and ended. Only its records show that there was
-// one.
+// TestSession_LeavesIDAfterUnseenProcess: a process that held the ID was cut off while another
+// process of its cluster ran and ended. Only its records show that there was one.
 func TestSession_LeavesIDAfterUnseenProcess(t *testing.T) {
 	for what, wrote := range map[string]bool{"another process has written": true, "none has": false} {
 		cfg := fast(cls1)
@@ -95,7 +97,8 @@ func TestSession_LeavesIDAfterUnseenProcess(t *testing.T) {
 	}
 }
 
-// TestSession_TakesFreeIDAtOnce: a process that starts after the previous one has ended takes the ID at once, also if its clock is behind.
+// TestSession_TakesFreeIDAtOnce: a process that starts after the previous one has ended takes the
+// ID at once, also if its clock is behind.
 func TestSession_TakesFreeIDAtOnce(t *testing.T) {
 	s := newSession(fast(cls1))
 	s.observe(aliveState{}, 10)
@@ -104,7 +107,8 @@ func TestSession_TakesFreeIDAtOnce(t *testing.T) {
 	}
 }
 
-// TestSession_WritesExportsBetweenSlowHeartbeats: etcd takes longer for a heartbeat than the time until the next one. Exports are written nevertheless.
+// TestSession_WritesExportsBetweenSlowHeartbeats: etcd takes longer for a heartbeat than the time
+// until the next one. Exports are written nevertheless.
 func TestSession_WritesExportsBetweenSlowHeartbeats(t *testing.T) {
 	cfg := fast(cls1)
 	cfg.Signer = registrytest.Signer(t, cls1)
@@ -128,8 +132,8 @@ func TestSession_WritesExportsBetweenSlowHeartbeats(t *testing.T) {
 	}
 }
 
-// TestSession_AnswersNewProcess: a new process of another cluster gets a later record soon, by one heartbeat that comes early. Processes that restart all the time do not
-// make more writes.
+// TestSession_AnswersNewProcess: a new process of another cluster gets a later record soon, by one
+// heartbeat that comes early. Processes that restart all the time do not make more writes.
 func TestSession_AnswersNewProcess(t *testing.T) {
 	s := newSession(fast(cls1))
 	now := time.Now()

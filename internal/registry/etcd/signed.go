@@ -37,10 +37,12 @@ func (a author) export(key mcs.Key, generation int64, data []byte) trust.Stateme
 
 // signedMember is the value of a cluster's key member.
 type signedMember struct {
-	// Key is the cluster's public key, and Succession its signature with the previous key, if there was one.
+	// Key is the cluster's public key, and Succession its signature with the previous key, if there
+	// was one.
 	Key        string `json:"key"`
 	Succession string `json:"succession,omitempty"`
-	// UID is the UID of namespace kube-system. Generation is the time of the last change of the exports, in milliseconds.
+	// UID is the UID of namespace kube-system. Generation is the time of the last change of the
+	// exports, in milliseconds.
 	UID        string `json:"uid"`
 	Generation int64  `json:"generation"`
 	// Signature covers UID, Generation and Record, which is a memberRecord.
@@ -61,8 +63,8 @@ func signMember(signer *trust.Signer, r memberRecord) ([]byte, error) {
 	})
 }
 
-// openMember parses the value of a cluster's key member, and verifies its signature with the key that it presents. It does not decide
-// whether that key is the cluster's.
+// openMember parses the value of a cluster's key member, and verifies its signature with the key
+// that it presents. It does not decide whether that key is the cluster's.
 func openMember(value []byte, clusterSetID, clusterID string) (signedMember, author, error) {
 	var m signedMember
 	a := author{clusterSetID: clusterSetID, clusterID: clusterID}
@@ -80,7 +82,8 @@ func openMember(value []byte, clusterSetID, clusterID string) (signedMember, aut
 	return m, a, a.key.Verify(a.member(m.Generation, m.Record), m.Signature)
 }
 
-// signExport returns the value of an export's key: its generation and signature as text, and its content.
+// signExport returns the value of an export's key: its generation and signature as text, and its
+// content.
 func signExport(signer *trust.Signer, a author, key mcs.Key, generation int64, data []byte) []byte {
 	value := strconv.AppendInt(nil, generation, 10)
 	value = append(value, ' ')
@@ -109,7 +112,8 @@ func openExport(value []byte, a author, key mcs.Key) (generation int64, data []b
 	return generation, data, a.key.Verify(a.export(key, generation, data), string(signature))
 }
 
-// cutHeader returns the header and the content of the value of an export's key; found is false if it has none.
+// cutHeader returns the header and the content of the value of an export's key; found is false if
+// it has none.
 func cutHeader(value []byte) (header, data []byte, found bool) {
 	end := bytes.IndexByte(value[:min(len(value), maxHeaderBytes)], '\n')
 	if end < 0 {
@@ -118,8 +122,8 @@ func cutHeader(value []byte) (header, data []byte, found bool) {
 	return value[:end], value[end+1:], true
 }
 
-// setDigest identifies a set of exports: the sum of the digests of their keys and generations, modulo 2^256. So a change of one export
-// costs the same whatever the size of the set.
+// setDigest identifies a set of exports: the sum of the digests of their keys and generations,
+// modulo 2^256. So a change of one export costs the same whatever the size of the set.
 type setDigest [4]uint64
 
 // digestOf returns the digest of one export.

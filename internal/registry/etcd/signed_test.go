@@ -24,7 +24,8 @@ func identityOf(id string) mcs.Identity {
 	return mcs.Identity{ClusterID: id, ClusterSetID: "set1", UID: "uid-" + strings.TrimPrefix(id, "cls")}
 }
 
-// memberValue returns the value of the key member of a cluster, with a heartbeat at the given time. exports may be nil.
+// memberValue returns the value of the key member of a cluster, with a heartbeat at the given time.
+// exports may be nil.
 func memberValue(t testing.TB, identity mcs.Identity, at time.Time, exports *exportSet) []byte {
 	t.Helper()
 	r := newMemberRecord(identity, "v1").withHeartbeat(at)

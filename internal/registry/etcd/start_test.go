@@ -24,7 +24,8 @@ type slowStart struct {
 	ownReads atomic.Int64
 }
 
-// slowStart returns a process. With lateAnswers etcd does what the lists ask for at once, and answers late: they are of a revision before the claim.
+// slowStart returns a process. With lateAnswers etcd does what the lists ask for at once, and
+// answers late: they are of a revision before the claim.
 func (s *testStore) slowStart(t *testing.T, cfg Config, lateAnswers bool) *slowStart {
 	t.Helper()
 	released := make(chan struct{})
@@ -91,13 +92,16 @@ func awaitRecords(t *testing.T, reg *Registry, clusterID string, records int) {
 	})
 }
 
-// TestRegistry_HeartbeatsBeforeFirstList: a controller that starts needs minutes for its first list where 1,000 start at once. Until then it has the cluster ID and
-// writes heartbeats: the others would take the cluster for stale. It neither writes nor withdraws exports, and states none, because it does not know those that etcd has.
+// TestRegistry_HeartbeatsBeforeFirstList: a controller that starts needs minutes for its first list
+// where 1,000 start at once. Until then it has the cluster ID and writes heartbeats: the others
+// would take the cluster for stale. It neither writes nor withdraws exports, and states none,
+// because it does not know those that etcd has.
 func TestRegistry_HeartbeatsBeforeFirstList(t *testing.T) {
 	for name, tt := range map[string]struct {
 		// isRunning is set if the previous process goes on: it has lost its leader election.
 		isRunning bool
-		// lateAnswers is set if the list is of before the claim, isEmpty if the process exports nothing.
+		// lateAnswers is set if the list is of before the claim, isEmpty if the process exports
+		// nothing.
 		lateAnswers, isEmpty bool
 		// meanwhile happens while nothing is listed.
 		meanwhile func(*testing.T, *testStore, *Registry)
@@ -170,8 +174,8 @@ func TestRegistry_HeartbeatsBeforeFirstList(t *testing.T) {
 	}
 }
 
-// TestRegistry_QuickListFirst: a list that is quick is complete before the process claims its ID. The others answer a new process, which should read the answer after its
-// list.
+// TestRegistry_QuickListFirst: a list that is quick is complete before the process claims its ID.
+// The others answer a new process, which should read the answer after its list.
 func TestRegistry_QuickListFirst(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	cfg := fast(cls1)
@@ -186,7 +190,8 @@ func TestRegistry_QuickListFirst(t *testing.T) {
 	}
 }
 
-// TestRegistry_LosesIDBeforeFirstList: a later process of the cluster takes the ID before the list of this one ends. This one gives way, as after the list.
+// TestRegistry_LosesIDBeforeFirstList: a later process of the cluster takes the ID before the list
+// of this one ends. This one gives way, as after the list.
 func TestRegistry_LosesIDBeforeFirstList(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	first := s.slowStart(t, fast(cls1), false)
@@ -219,7 +224,8 @@ func TestRegistry_LeavesBeforeFirstList(t *testing.T) {
 	awaitVersion(t, watcher, "cls1", 0, 0)
 }
 
-// TestRegistry_StaleWithoutList: a cluster whose list never ends cannot change its exports. It does not look live for ever.
+// TestRegistry_StaleWithoutList: a cluster whose list never ends cannot change its exports. It does
+// not look live for ever.
 func TestRegistry_StaleWithoutList(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	cfg := fast(cls2)
@@ -235,8 +241,9 @@ func TestRegistry_StaleWithoutList(t *testing.T) {
 	awaitRecords(t, watcher, "cls1", 1)
 }
 
-// TestRegistry_SetBackBeforeFirstList: etcd is set back after a controller has claimed its ID and before its first list. The controller claims the ID again, although etcd
-// has an earlier revision than that of the claim.
+// TestRegistry_SetBackBeforeFirstList: etcd is set back after a controller has claimed its ID and
+// before its first list. The controller claims the ID again, although etcd has an earlier revision
+// than that of the claim.
 func TestRegistry_SetBackBeforeFirstList(t *testing.T) {
 	c, err := etcdtest.Start(t.Context(), etcdtest.Options{Program: program(t), Dir: t.TempDir(), Args: quick})
 	if err != nil {

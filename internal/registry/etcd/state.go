@@ -36,23 +36,26 @@ type pair struct {
 
 // state holds the exports and members of a clusterset as last read.
 //
-// It holds two things of each cluster: the keys that etcd shows, and the exports that the cluster has by its own signed records. A key
-// that disappears, cannot be read, is not signed or is older than before changes only the former. An export ends when a record of the
-// cluster has the digest of the exports that etcd shows, without it.
+// It holds two things of each cluster: the keys that etcd shows, and the exports that the cluster
+// has by its own signed records. A key that disappears, cannot be read, is not signed or is older
+// than before changes only the former. An export ends when a record of the cluster has the digest
+// of the exports that etcd shows, without it.
 type state struct {
 	layout            layout
 	clusterSetID, own string
 	// name is the registry's in the keyring.
 	name    string
 	keyring *trust.Keyring
-	// self is this cluster, the zero value if it only reads: its keys are verified with its own key and not with the keyring.
+	// self is this cluster, the zero value if it only reads: its keys are verified with its own key
+	// and not with the keyring.
 	self author
 
 	// synced is true after the first complete read.
 	synced bool
 	// refused counts the records that were refused since the last read.
 	refused int
-	// relist is true if values that were refused before may be valid with a cluster's new key: they must be read again.
+	// relist is true if values that were refused before may be valid with a cluster's new key: they
+	// must be read again.
 	relist bool
 	// hasNewProcess is set if another cluster has a new process since the last read.
 	hasNewProcess bool
@@ -62,23 +65,27 @@ type state struct {
 	// exporters finds clusters by their exports.
 	exporters exporters
 	liveness  *registry.Liveness
-	// handover is the time without a heartbeat after which a cluster without a lease has a problem: until then its next process may start.
+	// handover is the time without a heartbeat after which a cluster without a lease has a problem:
+	// until then its next process may start.
 	handover time.Duration
-	// ledger has the budgets of the other clusters. isWanted reports whether the exports of a namespace are used; nil is all.
+	// ledger has the budgets of the other clusters. isWanted reports whether the exports of a
+	// namespace are used; nil is all.
 	ledger   *budget.Ledger
 	isWanted func(namespace string) bool
 	// decoding has an element for each export that is being decompressed or decoded.
 	decoding chan struct{}
 	// unread are the keys of exports that were ignored and are wanted now.
 	unread map[string]struct{}
-	// relistedAt is the time at which a list was requested because there was room in a budget again.
+	// relistedAt is the time at which a list was requested because there was room in a budget
+	// again.
 	relistedAt time.Time
 }
 
 // cluster is the state of one cluster.
 type cluster struct {
 	id string
-	// exporters is that of the state. It is updated after each change of the keys in shown and held.
+	// exporters is that of the state. It is updated after each change of the keys in shown and
+	// held.
 	exporters exporters
 	// member, alive, shown and unrecognized are the keys below its prefix as etcd shows them.
 	member memberState
@@ -89,43 +96,52 @@ type cluster struct {
 	// digest is that of the signed exports in shown.
 	digest setDigest
 
-	// author signs the records of the cluster, the zero value if none was believed. known is true if one was believed, and left if
-	// it was a farewell; record is the latest, and properties are its ClusterProperties.
+	// author signs the records of the cluster, the zero value if none was believed. known is true
+	// if one was believed, and left if it was a farewell; record is the latest, and properties are
+	// its ClusterProperties.
 	author      author
 	known, left bool
 	record      memberRecord
 	properties  mcs.DecodedProperties
 	// forgotten is true after Forget, until the next record.
 	forgotten bool
-	// isReturning is set from the return of the cluster until it is saved that it has not left. Until then its exports are unknown: the next process must not take
-	// imports of them for those that ended with the farewell.
+	// isReturning is set from the return of the cluster until it is saved that it has not left.
+	// Until then its exports are unknown: the next process must not take imports of them for those
+	// that ended with the farewell.
 	isReturning bool
-	// isUnmatched is set if a previous process has read records of the cluster, until etcd shows exactly the exports that a record names, which is not older than
-	// those. Until then what etcd shows may be an earlier version of an export, which another user has written again. first is the time of the first record that
-	// this process has read, while it may be older: zero after a later one, or when the cluster is stale.
+	// isUnmatched is set if a previous process has read records of the cluster, until etcd shows
+	// exactly the exports that a record names, which is not older than those. Until then what etcd
+	// shows may be an earlier version of an export, which another user has written again. first is
+	// the time of the first record that this process has read, while it may be older: zero after a
+	// later one, or when the cluster is stale.
 	isUnmatched bool
 	first       trust.Time
-	// rival is the record of another cluster under this cluster's own ID, the zero value if there is none; rivalSeen is the time at which it was
-	// first read.
+	// rival is the record of another cluster under this cluster's own ID, the zero value if there
+	// is none; rivalSeen is the time at which it was first read.
 	rival     memberRecord
 	rivalSeen time.Time
 	// latest is the latest heartbeat or generation of this cluster's own records.
 	latest int64
-	// held are the exports of the cluster by its signed records. The keys in loose are those for which etcd shows something else.
+	// held are the exports of the cluster by its signed records. The keys in loose are those for
+	// which etcd shows something else.
 	held  map[mcs.Key]heldExport
 	loose map[mcs.Key]struct{}
-	// complete is true once etcd showed exactly the exports that a record names: what is not held was not exported then. settled is
-	// the generation of the last such record: an export up to it that is not held was withdrawn.
+	// complete is true once etcd showed exactly the exports that a record names: what is not held
+	// was not exported then. settled is the generation of the last such record: an export up to it
+	// that is not held was withdrawn.
 	complete bool
 	settled  int64
-	// gapSince is since when etcd has not shown the exports that the record names, zero if it does. gapListed is the digest for which all keys were listed.
+	// gapSince is since when etcd has not shown the exports that the record names, zero if it does.
+	// gapListed is the digest for which all keys were listed.
 	gapSince  time.Time
 	gapListed setDigest
-	// heartbeat is true if there was a heartbeat since the last observeHeartbeats; lastSeen is the time of the last one.
+	// heartbeat is true if there was a heartbeat since the last observeHeartbeats; lastSeen is the
+	// time of the last one.
 	heartbeat bool
 	lastSeen  time.Time
-	// account has the cost of the exports; nil has no limits. waiting is the number of exports in shown that are over budget, overflow that of the
-	// keys that are not known because there are too many. triedAt is Released of the account when those over budget were tried last.
+	// account has the cost of the exports; nil has no limits. waiting is the number of exports in
+	// shown that are over budget, overflow that of the keys that are not known because there are
+	// too many. triedAt is Released of the account when those over budget were tried last.
 	account           *budget.Account
 	waiting, overflow int
 	triedAt           uint64
@@ -134,7 +150,8 @@ type cluster struct {
 type memberState struct {
 	// revision is 0 when there is no record.
 	revision int64
-	// refused is true if the record in etcd is not the cluster's, or an earlier one; problem is the reason why it is not used, or "".
+	// refused is true if the record in etcd is not the cluster's, or an earlier one; problem is the
+	// reason why it is not used, or "".
 	refused bool
 	problem string
 	// refusedKey is the key that has signed the record if it is not the cluster's, and could be;
@@ -147,15 +164,17 @@ type shownExport struct {
 	revision int64
 	// created is the revision at which the key was created, 0 if unknown. No cluster can choose it.
 	created int64
-	// signed is true if the cluster has signed it, as of generation. superseded is true if it did so with its previous key: the export stays until
-	// the cluster signs it with the new one, or withdraws it.
+	// signed is true if the cluster has signed it, as of generation. superseded is true if it did
+	// so with its previous key: the export stays until the cluster signs it with the new one, or
+	// withdraws it.
 	signed, superseded bool
 	generation         int64
 	// export is nil if it is unreadable, and unreadable is the reason.
 	export     *mcs.Export
 	unreadable string
 	problems   []string
-	// waiting is the offer of an export that is over budget. ignored is true for one in a namespace that is not imported. Both have no export.
+	// waiting is the offer of an export that is over budget. ignored is true for one in a namespace
+	// that is not imported. Both have no export.
 	waiting *budget.Offer
 	ignored bool
 }
@@ -188,8 +207,9 @@ func newState(cfg stateConfig) *state {
 	}
 }
 
-// replace replaces everything with a list that was read at revision, and adds the keys with a View that may have changed. It
-// reports whether etcd was set back to an earlier state, for example from a backup.
+// replace replaces everything with a list that was read at revision, and adds the keys with a View
+// that may have changed. It reports whether etcd was set back to an earlier state, for example from
+// a backup.
 func (s *state) replace(now time.Time, list []pair, revision int64, changed engine.Keys) (rewound bool) {
 	if rewound = revision < s.revision; rewound {
 		s.rewind()
@@ -209,7 +229,8 @@ func (s *state) replace(now time.Time, list []pair, revision int64, changed engi
 	return rewound
 }
 
-// rewind resets all revisions: etcd counts from an earlier one, so the same number may mean something else.
+// rewind resets all revisions: etcd counts from an earlier one, so the same number may mean
+// something else.
 func (s *state) rewind() {
 	s.revision = 0
 	for _, c := range s.clusters {
@@ -240,7 +261,8 @@ func (s *state) keys() []string {
 	return keys
 }
 
-// apply applies changes that etcd shows together: the member records first, because the exports are verified with their keys.
+// apply applies changes that etcd shows together: the member records first, because the exports are
+// verified with their keys.
 func (s *state) apply(now time.Time, pairs []pair, changed engine.Keys) {
 	touched := map[string]*cluster{}
 	for _, p := range pairs {
@@ -334,10 +356,12 @@ func (c *cluster) isShown() bool {
 // errForgotten means that a record is not later than Forget.
 var errForgotten = errors.New("the cluster was forgotten, and it has written no record since")
 
-// applyMember applies the change of a member record. A record that is missing, refused or older than before changes nothing.
+// applyMember applies the change of a member record. A record that is missing, refused or older
+// than before changes nothing.
 func (s *state) applyMember(now time.Time, c *cluster, p pair, id string, changed engine.Keys) {
 	if p.deleted {
-		c.member = memberState{} // a rival is still live: its record may have been deleted by another user
+		// a rival is still live: its record may have been deleted by another user
+		c.member = memberState{}
 		return
 	}
 	isChanged := p.revision != c.member.revision
@@ -367,7 +391,8 @@ func (s *state) applyMember(now time.Time, c *cluster, p pair, id string, change
 	}
 }
 
-// applyRecord applies a record that the cluster has signed. news is true if it was written since the last read.
+// applyRecord applies a record that the cluster has signed. news is true if it was written since
+// the last read.
 func (s *state) applyRecord(now time.Time, c *cluster, a author, r memberRecord, news bool, changed engine.Keys) {
 	if !c.known && c.author != a {
 		s.changeAuthor(c, a, r) // exports are verified although the record may be too old
@@ -382,7 +407,8 @@ func (s *state) applyRecord(now time.Time, c *cluster, a author, r memberRecord,
 	}
 }
 
-// rivalIn returns a member record under this cluster's ID that was refused, if it is another cluster's.
+// rivalIn returns a member record under this cluster's ID that was refused, if it is another
+// cluster's.
 func (s *state) rivalIn(m signedMember, refusal error) memberRecord {
 	r, err := decodeMember(m, s.clusterSetID, s.own)
 	if refusal == nil || err != nil || r.UID == s.self.uid {
@@ -391,7 +417,8 @@ func (s *state) rivalIn(m signedMember, refusal error) memberRecord {
 	return r
 }
 
-// observeRival records the record of another cluster that uses this cluster's ID, the zero value if there is none.
+// observeRival records the record of another cluster that uses this cluster's ID, the zero value if
+// there is none.
 func (c *cluster) observeRival(now time.Time, r memberRecord) {
 	if c.rival.UID != r.UID || c.rival.time() != r.time() {
 		c.rivalSeen = now
@@ -411,7 +438,8 @@ func (s *state) checkKey(m signedMember, a author, id string) error {
 	return err
 }
 
-// checkTime returns an error if a record is earlier than one that was read before, by this process or a previous one.
+// checkTime returns an error if a record is earlier than one that was read before, by this process
+// or a previous one.
 func (s *state) checkTime(c *cluster, a author, r memberRecord, id string) error {
 	if s.isSelf(id) {
 		return nil
@@ -448,7 +476,9 @@ func (s *state) believe(now time.Time, c *cluster, a author, r memberRecord, new
 	wasKnown := c.known
 	c.known, c.forgotten, c.record, c.left = true, false, r, r.Farewell
 	if r.ClusterID == s.own {
-		return // this cluster, or in a registry that it only imports from a cluster with the same ID, whose key must not become the one of this ID
+		// this cluster, or in a registry that it only imports from a cluster with the same ID,
+		// whose key must not become the one of this ID
+		return
 	}
 	pin, _ := s.keyring.Pin(r.ClusterID)
 	c.compareFirst(pin, a, r, s.name, wasKnown)
@@ -463,12 +493,14 @@ func (s *state) believe(now time.Time, c *cluster, a author, r memberRecord, new
 	}
 }
 
-// updateReturning begins the wait until the return of the cluster is saved. A farewell ends it; otherwise observeHeartbeats does, which notifies of the exports.
+// updateReturning begins the wait until the return of the cluster is saved. A farewell ends it;
+// otherwise observeHeartbeats does, which notifies of the exports.
 func (c *cluster) updateReturning(isSaved bool) {
 	c.isReturning = !c.left && (c.isReturning || !isSaved)
 }
 
-// compareFirst decides whether record r may be older than one that a previous process has read: the pins of a process that was killed lack the latest ones.
+// compareFirst decides whether record r may be older than one that a previous process has read: the
+// pins of a process that was killed lack the latest ones.
 func (c *cluster) compareFirst(pin trust.Pin, a author, r memberRecord, registryName string, wasKnown bool) {
 	if !wasKnown && pin.Key == a.key && pin.Last[registryName] != (trust.Time{}) && !pin.Left && !pin.Forgotten {
 		c.isUnmatched, c.first = true, r.time()
@@ -485,7 +517,8 @@ func (c *cluster) compareProperties(r memberRecord, changed engine.Keys) {
 	c.addHeld(changed)
 }
 
-// changeAuthor makes a the author of the cluster's records, the first of which is r. The exports stay until it says otherwise.
+// changeAuthor makes a the author of the cluster's records, the first of which is r. The exports
+// stay until it says otherwise.
 func (s *state) changeAuthor(c *cluster, a author, r memberRecord) {
 	isRotation := a.key == c.author.key || c.author.key.IsSucceededBy(a.key, a.clusterSetID, a.clusterID, r.succession)
 	c.author, c.record, c.settled, c.complete = a, memberRecord{}, 0, false
@@ -550,8 +583,8 @@ func (s *state) applyAlive(c *cluster, p pair) {
 	s.hasNewProcess = s.hasNewProcess || s.synced && c.id != s.own && c.alive.number != 0 && c.alive.number != before
 }
 
-// applyExport applies the change of an export's key. An export that is missing, unreadable, not signed or older than before stays as
-// it was.
+// applyExport applies the change of an export's key. An export that is missing, unreadable, not
+// signed or older than before stays as it was.
 func (s *state) applyExport(c *cluster, p pair, key mcs.Key, changed engine.Keys) (isRefused bool) {
 	before, wasShown := c.shown[key]
 	if wasShown && !p.deleted && before.revision == p.revision {
@@ -600,7 +633,8 @@ func (c *cluster) unshow(key mcs.Key) {
 	c.release(key)
 }
 
-// isNews reports whether the cluster has signed an export after those that it is known to have, or to have withdrawn.
+// isNews reports whether the cluster has signed an export after those that it is known to have, or
+// to have withdrawn.
 func (c *cluster) isNews(key mcs.Key, e shownExport) bool {
 	if !e.signed || !c.known || c.left || c.isUnmatched {
 		return false
@@ -625,8 +659,9 @@ func (c *cluster) hold(key mcs.Key, e shownExport, changed engine.Keys) {
 	}
 }
 
-// settle ends the exports that the cluster has withdrawn, if etcd shows exactly those that its record names. The record may be there
-// after the exports: only now is it known which of the others are old.
+// settle ends the exports that the cluster has withdrawn, if etcd shows exactly those that its
+// record names. The record may be there after the exports: only now is it known which of the others
+// are old.
 func (c *cluster) settle(changed engine.Keys) {
 	if !c.known || c.left || c.record.Exports == nil || c.record.Exports.Digest != c.digest || c.first != (trust.Time{}) {
 		return
@@ -661,7 +696,8 @@ func decodeExport(data []byte, id string, key mcs.Key) (exp *mcs.Export, problem
 	return nil, nil, "it is not one export of that service"
 }
 
-// observeHeartbeats passes the heartbeats since the last call to liveness, and adds the keys of clusters that became stale or live.
+// observeHeartbeats passes the heartbeats since the last call to liveness, and adds the keys of
+// clusters that became stale or live.
 func (s *state) observeHeartbeats(now time.Time, changed engine.Keys) {
 	heartbeats := make(map[string]bool, len(s.clusters))
 	for id, c := range s.clusters {
@@ -692,11 +728,13 @@ func (c *cluster) addHeld(changed engine.Keys) {
 	}
 }
 
-// gapTime is the time after which exports that differ from the record are listed. A cluster writes both in one transaction.
+// gapTime is the time after which exports that differ from the record are listed. A cluster writes
+// both in one transaction.
 const gapTime = 10 * time.Second
 
-// findGaps requests a list if the exports of another cluster were not those that its record names for gapTime: the watch may have skipped a change. If the list shows
-// the same, another user has changed them, and the next list waits for the next change of the cluster.
+// findGaps requests a list if the exports of another cluster were not those that its record names
+// for gapTime: the watch may have skipped a change. If the list shows the same, another user has
+// changed them, and the next list waits for the next change of the cluster.
 func (s *state) findGaps(now time.Time) {
 	for id, c := range s.clusters {
 		hasGap := id != s.own && c.known && !c.left && c.record.Exports != nil && c.record.Exports.Digest != c.digest
@@ -738,7 +776,8 @@ func (s *state) aliveOf(id string) aliveState {
 	return aliveState{}
 }
 
-// memberOf returns a cluster's member record as etcd shows it, the zero value if there is none that can be used.
+// memberOf returns a cluster's member record as etcd shows it, the zero value if there is none that
+// can be used.
 func (s *state) memberOf(id string) memberRecord {
 	if c := s.clusters[id]; c != nil && c.known && c.member.revision != 0 && !c.member.refused {
 		return c.record
@@ -773,7 +812,8 @@ func (c *cluster) knownProperties() mcs.Properties {
 	return c.properties.Decode(c.record.Properties)
 }
 
-// order returns the revisions at which the keys of the signed exports of key were created, by cluster, nil if there are none.
+// order returns the revisions at which the keys of the signed exports of key were created, by
+// cluster, nil if there are none.
 func (s *state) order(key mcs.Key) map[string]int64 {
 	var out map[string]int64
 	for _, c := range s.exporters[key] {
@@ -796,7 +836,8 @@ func (c *cluster) mayExport(key mcs.Key, imported bool) bool {
 	return isShown || imported
 }
 
-// isKnown reports whether the cluster's exports are known to this registry, also if there are none because it has left.
+// isKnown reports whether the cluster's exports are known to this registry, also if there are none
+// because it has left.
 func (s *state) isKnown(id string) bool {
 	c := s.clusters[id]
 	if c == nil || !c.known || c.left {
@@ -878,7 +919,8 @@ func (m memberState) refusedKeyText() string {
 	return m.refusedKey.String()
 }
 
-// allProblems returns the problems of a cluster's keys, one line each. handover is the time that the next process of the cluster has to write the key alive.
+// allProblems returns the problems of a cluster's keys, one line each. handover is the time that
+// the next process of the cluster has to write the key alive.
 func (c *cluster) allProblems(now time.Time, handover time.Duration) []string {
 	var lines []string
 	switch {

@@ -43,7 +43,8 @@ func (s *stateTest) restart() {
 // at returns a time some seconds after the start of the test.
 func (s *stateTest) at(seconds int) time.Time { return s.now.Add(time.Duration(seconds) * time.Second) }
 
-// member returns a member record of cls2 with a heartbeat some seconds after the start, which has these exports.
+// member returns a member record of cls2 with a heartbeat some seconds after the start, which has
+// these exports.
 func (s *stateTest) member(seconds int, exports map[int]int64) pair {
 	s.t.Helper()
 	return pair{key: s.layout.member("cls2"), value: memberValue(s.t, cls2, s.at(seconds), setOf(exports))}
@@ -59,7 +60,8 @@ func (s *stateTest) gone(i int) pair {
 	return pair{key: s.layout.export("cls2", webKey(i)), deleted: true}
 }
 
-// show applies changes, as one answer of the watch has them, and returns the keys with a View that may have changed.
+// show applies changes, as one answer of the watch has them, and returns the keys with a View that
+// may have changed.
 func (s *stateTest) show(pairs ...pair) engine.Keys {
 	s.t.Helper()
 	changed := engine.Keys{}
@@ -104,7 +106,8 @@ func (s *stateTest) checkExporters() {
 	}
 }
 
-// version returns the version of an export of cls2 that is read, 0 if there is none, -1 if it is unknown, and -2 if cls2 is unseen.
+// version returns the version of an export of cls2 that is read, 0 if there is none, -1 if it is
+// unknown, and -2 if cls2 is unseen.
 func (s *stateTest) version(i int) int {
 	s.t.Helper()
 	switch v := s.view(webKey(i), []string{"cls2"}); {
@@ -219,7 +222,8 @@ func TestStateKeepsExportsWithoutEvidence(t *testing.T) {
 	}
 }
 
-// A restarted reader removes no export that it does not find, or that is as it was before its start.
+// A restarted reader removes no export that it does not find, or that is as it was before its
+// start.
 func TestStateAfterRestart(t *testing.T) {
 	start := func(t *testing.T) *stateTest {
 		s := newStateTest(t)
@@ -277,8 +281,9 @@ func TestStateAfterRestart(t *testing.T) {
 	})
 }
 
-// TestStateAfterRestart_OldRecord kills the reader before it has saved the records that it has read last, and sets etcd back to an earlier state: the record that the
-// next process reads first may be that of a backup. It counts when a later one follows, or when the cluster is stale.
+// TestStateAfterRestart_OldRecord kills the reader before it has saved the records that it has read
+// last, and sets etcd back to an earlier state: the record that the next process reads first may be
+// that of a backup. It counts when a later one follows, or when the cluster is stale.
 func TestStateAfterRestart_OldRecord(t *testing.T) {
 	start := func(t *testing.T) *stateTest {
 		s := newStateTest(t)
@@ -351,8 +356,9 @@ func TestStateFarewell(t *testing.T) {
 	s.want("after it joined again", 3)
 }
 
-// TestStateOldExportAtReturn: another user removes the farewell of a cluster, and writes an old export of it again. When the cluster returns it has not withdrawn that
-// one, but it ended with the farewell.
+// TestStateOldExportAtReturn: another user removes the farewell of a cluster, and writes an old
+// export of it again. When the cluster returns it has not withdrawn that one, but it ended with the
+// farewell.
 func TestStateOldExportAtReturn(t *testing.T) {
 	s := newStateTest(t)
 	s.list(s.member(0, map[int]int64{0: 4}), s.export(0, 1, 4))
@@ -371,8 +377,8 @@ func TestStateOldExportAtReturn(t *testing.T) {
 	s.want("after the return", -1, 1)
 }
 
-// TestStateReturnIsSavedFirst kills the reader while a cluster returns that had left or was forgotten: the next process must not take the imports that were made since
-// for those of before.
+// TestStateReturnIsSavedFirst kills the reader while a cluster returns that had left or was
+// forgotten: the next process must not take the imports that were made since for those of before.
 func TestStateReturnIsSavedFirst(t *testing.T) {
 	for name, pin := range map[string]trust.Pin{"left": {Left: true}, "forgotten": {Forgotten: true}, "left, and another record once it is saved": {Left: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -405,7 +411,8 @@ func TestStateReturnIsSavedFirst(t *testing.T) {
 	}
 }
 
-// A cluster that moved to another registry leaves its records in this one. What it exports now is not known here.
+// A cluster that moved to another registry leaves its records in this one. What it exports now is
+// not known here.
 func TestStateMovedCluster(t *testing.T) {
 	s := newStateTest(t)
 	s.list(s.member(0, map[int]int64{0: 5}), s.export(0, 1, 5))
@@ -448,8 +455,8 @@ func TestStateForget(t *testing.T) {
 	s.want("forgotten without a record", 0)
 }
 
-// A cluster that was built anew under its ID replaces the previous one when that has been silent for long enough, and at once if its new
-// key is signed with the previous one.
+// A cluster that was built anew under its ID replaces the previous one when that has been silent
+// for long enough, and at once if its new key is signed with the previous one.
 func TestStateNewKey(t *testing.T) {
 	rebuilt := cls2
 	rebuilt.UID = "uid-of-the-new-one"
@@ -484,8 +491,9 @@ func TestStateNewKey(t *testing.T) {
 	s.want("after the previous one was silent", 0, 7)
 }
 
-// After a rotation of its key, the exports that a cluster has signed with the previous key stay as they are until it signs them with the new one, in the
-// order of conflicts too, and no problem is reported. Nothing else that the previous key has signed counts.
+// After a rotation of its key, the exports that a cluster has signed with the previous key stay as
+// they are until it signs them with the new one, in the order of conflicts too, and no problem is
+// reported. Nothing else that the previous key has signed counts.
 func TestStateRotatedKey(t *testing.T) {
 	signer := registrytest.RotatedSigner(t, cls2)
 	member := func(s *stateTest, seconds int, exports *exportSet) pair {
@@ -519,7 +527,8 @@ func TestStateRotatedKey(t *testing.T) {
 			t.Errorf("%s: position %d, want 7", what, got)
 		}
 		found := slices.DeleteFunc(strings.Split(s.problems(), "\n"), func(line string) bool {
-			return strings.Contains(line, "its lease expired") || strings.Contains(line, "no creation time") // the exports of this test have neither
+			// the exports of this test have neither
+			return strings.Contains(line, "its lease expired") || strings.Contains(line, "no creation time")
 		})
 		if got := strings.Join(found, "\n"); got != problem {
 			t.Errorf("%s: problems %q, want %q", what, got, problem)
@@ -563,7 +572,8 @@ func TestStateRotatedKey(t *testing.T) {
 	})
 }
 
-// A list after a gap in the watch changes exactly the keys that were added, changed or withdrawn meanwhile.
+// A list after a gap in the watch changes exactly the keys that were added, changed or withdrawn
+// meanwhile.
 func TestStateReplace(t *testing.T) {
 	s := newStateTest(t)
 	now := time.Now()
@@ -636,7 +646,8 @@ func TestStateHeartbeats(t *testing.T) {
 	}
 }
 
-// The order of the exports is that in which etcd created their keys: updates do not change it, and exports that are not signed are not in it.
+// The order of the exports is that in which etcd created their keys: updates do not change it, and
+// exports that are not signed are not in it.
 func TestState_OrdersExportsByCreation(t *testing.T) {
 	s := newStateTest(t)
 	order := func() int64 { return s.view(webKey(0), nil).Order["cls2"] }
@@ -662,7 +673,8 @@ func TestState_OrdersExportsByCreation(t *testing.T) {
 	}
 }
 
-// TestState_FindsGaps: the watch has skipped the exports of a record. They are listed once for each set of exports that differs.
+// TestState_FindsGaps: the watch has skipped the exports of a record. They are listed once for each
+// set of exports that differs.
 func TestState_FindsGaps(t *testing.T) {
 	s := newStateTest(t)
 	exports := map[int]int64{0: 4}
@@ -691,7 +703,8 @@ func TestState_FindsGaps(t *testing.T) {
 	}
 }
 
-// TestState_FindsNewProcess: the key alive of another cluster shows a new process, one that was there before this process started and the renewal of its own do not.
+// TestState_FindsNewProcess: the key alive of another cluster shows a new process, one that was
+// there before this process started and the renewal of its own do not.
 func TestState_FindsNewProcess(t *testing.T) {
 	s := newStateTest(t)
 	alive := func(id string, number int64) pair {

@@ -34,14 +34,16 @@ type kept struct {
 	total           int
 }
 
-// isFull reports whether a cluster has more keys than are listed: one more than are known, which shows that there are more.
+// isFull reports whether a cluster has more keys than are listed: one more than are known, which
+// shows that there are more.
 func (k *kept) isFull(id string, limits budget.Limits) bool {
 	k.keys[id]++
 	limit := keysPerExport * limits.Member[budget.Exports]
 	return limit > 0 && k.keys[id] > limit+1
 }
 
-// keep reports whether the value of a key is kept. Values of exports within the budget are, because they take fewer bytes than the decoded exports.
+// keep reports whether the value of a key is kept. Values of exports within the budget are, because
+// they take fewer bytes than the decoded exports.
 func (k *kept) keep(id string, bytes int, limits budget.Limits) bool {
 	member, total := 2*limits.Member[budget.Bytes], 2*limits.Total[budget.Bytes]
 	if member > 0 && (k.byCluster[id]+bytes > member || k.total+bytes > total) {
@@ -121,21 +123,23 @@ func (s *store) read(ctx context.Context, keys []string, revision int64) ([]pair
 
 // watch configures store.watch.
 type watch struct {
-	// revision is the one after which changes are watched. interval is the time between two requests for an answer, silence how long there may be
-	// none.
+	// revision is the one after which changes are watched. interval is the time between two
+	// requests for an answer, silence how long there may be none.
 	revision          int64
 	interval, silence time.Duration
 	// check is called once, before anything else, when etcd has begun to watch.
 	check func(context.Context) error
-	// apply is called with the changes, in order, and with the revision of each answer. read is called between two answers when signal is set.
+	// apply is called with the changes, in order, and with the revision of each answer. read is
+	// called between two answers when signal is set.
 	apply  func(changes []pair, revision int64) error
 	signal engine.Signal
 	read   func(context.Context) error
 }
 
-// watch calls w.apply with every change after w.revision, in order, and with the revision of each answer of etcd, until something
-// fails, also the connection: an etcd that is set back meanwhile ends it. An answer without changes has a revision up to which apply was called with
-// all changes, or one before w.revision if etcd was set back.
+// watch calls w.apply with every change after w.revision, in order, and with the revision of each
+// answer of etcd, until something fails, also the connection: an etcd that is set back meanwhile
+// ends it. An answer without changes has a revision up to which apply was called with all changes,
+// or one before w.revision if etcd was set back.
 func (s *store) watch(ctx context.Context, w watch) error {
 	ctx, cancel := s.client.withOwnStream(clientv3.WithRequireLeader(ctx))
 	defer cancel(nil)
@@ -189,7 +193,8 @@ func requestProgress(ctx context.Context, c *clientv3.Client, interval time.Dura
 	}
 }
 
-// changesIn returns the changes in an answer of a watch after revision, and the revision up to which they are all there.
+// changesIn returns the changes in an answer of a watch after revision, and the revision up to
+// which they are all there.
 func changesIn(answer clientv3.WatchResponse, revision int64) (changes []pair, current int64) {
 	changes = make([]pair, len(answer.Events))
 	for i, event := range answer.Events {
@@ -202,7 +207,8 @@ func changesIn(answer clientv3.WatchResponse, revision int64) (changes []pair, c
 	return changes, current
 }
 
-// hasChange reports whether a change that was read from etcd is the latest one of its key as of a revision. The error is ErrCompacted if that is not known.
+// hasChange reports whether a change that was read from etcd is the latest one of its key as of a
+// revision. The error is ErrCompacted if that is not known.
 func (s *store) hasChange(ctx context.Context, change seenChange, revision int64) (bool, error) {
 	var answer *clientv3.GetResponse
 	err := s.client.call(ctx, "read", func(ctx context.Context, c *clientv3.Client) (err error) {
@@ -242,7 +248,8 @@ func (s *store) revoke(ctx context.Context, lease int64) error {
 	})
 }
 
-// keepAlive renews a lease until ctx ends, the lease does not exist any more, or etcd was unreachable for as long as it lasts.
+// keepAlive renews a lease until ctx ends, the lease does not exist any more, or etcd was
+// unreachable for as long as it lasts.
 func (s *store) keepAlive(ctx context.Context, lease int64) error {
 	c, err := s.client.connection(ctx)
 	if err != nil {
@@ -271,8 +278,8 @@ func (s *store) heartbeat(ctx context.Context, fence int64, member []byte) (int6
 	return revision, err
 }
 
-// write carries out operations and writes the key member, all or none, if alive still has the revision of the fence. It returns the
-// revision and which of the operations were effective.
+// write carries out operations and writes the key member, all or none, if alive still has the
+// revision of the fence. It returns the revision and which of the operations were effective.
 func (s *store) write(ctx context.Context, fence int64, batch []operation, member []byte) (int64, []bool, error) {
 	ops := make([]clientv3.Op, len(batch), len(batch)+1)
 	for i, op := range batch {
@@ -285,7 +292,8 @@ func (s *store) write(ctx context.Context, fence int64, batch []operation, membe
 	return s.txn(ctx, "write", fence, append(ops, clientv3.OpPut(s.layout.member(s.id), string(member)))...)
 }
 
-// sayFarewell removes everything of the cluster but the key member, which it writes with a lease, if alive still has the revision seen.
+// sayFarewell removes everything of the cluster but the key member, which it writes with a lease,
+// if alive still has the revision seen.
 func (s *store) sayFarewell(ctx context.Context, seen, lease int64, member []byte) error {
 	first, key := s.layout.cluster(s.id), s.layout.member(s.id)
 	_, _, err := s.txn(ctx, "remove", seen,
@@ -295,7 +303,8 @@ func (s *store) sayFarewell(ctx context.Context, seen, lease int64, member []byt
 	return err
 }
 
-// txn carries out operations if alive was last changed at revision; 0 means that alive does not exist.
+// txn carries out operations if alive was last changed at revision; 0 means that alive does not
+// exist.
 func (s *store) txn(ctx context.Context, name string, revision int64, ops ...clientv3.Op) (int64, []bool, error) {
 	var answer *clientv3.TxnResponse
 	err := s.client.call(ctx, name, func(ctx context.Context, c *clientv3.Client) (err error) {
@@ -329,7 +338,8 @@ func (s *store) leaseTTL(ctx context.Context, lease int64) (time.Duration, error
 	return ttl, err
 }
 
-// readOwn reads the cluster's keys alive and member as of one revision. One that does not exist is deleted.
+// readOwn reads the cluster's keys alive and member as of one revision. One that does not exist is
+// deleted.
 func (s *store) readOwn(ctx context.Context) (alive, member pair, err error) {
 	alive, member = pair{key: s.layout.alive(s.id), deleted: true}, pair{key: s.layout.member(s.id), deleted: true}
 	var answer *clientv3.TxnResponse

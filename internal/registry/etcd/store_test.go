@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// etcd answers a new watch with its current revision before it sends the changes up to there. A revision ahead of its changes would
-// show a cluster ID that this process has just acquired as lost.
+// etcd answers a new watch with its current revision before it sends the changes up to there. A
+// revision ahead of its changes would show a cluster ID that this process has just acquired as
+// lost.
 func TestWatch_RevisionIsNotAheadOfChanges(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	st := s.registry(t, fast(cls1)).writer.store

@@ -12,8 +12,10 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// The client library hides that a watch was interrupted: it opens another stream and continues after the last answer, also when etcd was set back meanwhile and
-// has other changes before it. And two watches with equal metadata share a stream, so that each gets the answers about the progress of the other one.
+// The client library hides that a watch was interrupted: it opens another stream and continues
+// after the last answer, also when etcd was set back meanwhile and has other changes before it. And
+// two watches with equal metadata share a stream, so that each gets the answers about the progress
+// of the other one.
 
 // streamKey is the key of the stream of a watch in its context.
 type streamKey struct{}
@@ -33,7 +35,8 @@ func (c *Client) withOwnStream(ctx context.Context) (context.Context, context.Ca
 // errInterrupted means that the stream of a watch has ended.
 var errInterrupted = errors.New("the watch was interrupted")
 
-// openOnce opens one stream for a watch, and ends the watch when the stream ends. It may be tried again as long as there was none.
+// openOnce opens one stream for a watch, and ends the watch when the stream ends. It may be tried
+// again as long as there was none.
 func openOnce(
 	ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
@@ -42,7 +45,8 @@ func openOnce(
 		return open(ctx, desc, conn, method, opts...)
 	}
 	if own.ClientStream != nil {
-		return nil, status.Error(codes.Aborted, errInterrupted.Error()) // the client library tries again after Unavailable and Internal only
+		// the client library tries again after Unavailable and Internal only
+		return nil, status.Error(codes.Aborted, errInterrupted.Error())
 	}
 	stream, err := open(ctx, desc, conn, method, opts...)
 	if err != nil {

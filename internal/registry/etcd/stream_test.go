@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// Two watches of one client have a stream each, so that neither gets the answers about the progress of the other one, and each ends when its connection does.
+// Two watches of one client have a stream each, so that neither gets the answers about the progress
+// of the other one, and each ends when its connection does.
 func TestWatch_HasOwnStream(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	st := s.registry(t, fast(cls1)).writer.store

@@ -13,7 +13,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/tracing/tracingtest"
 )
 
-// The write and the read of an export are in one trace, and only those of the export that has changed.
+// The write and the read of an export are in one trace, and only those of the export that has
+// changed.
 func TestTrace(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	receiver, err := tracingtest.Start()

@@ -10,7 +10,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// Values makes the signed values that a cluster stores, without a Registry: benchmarks write those of a thousand clusters. It is not safe for concurrent use.
+// Values makes the signed values that a cluster stores, without a Registry: benchmarks write those
+// of a thousand clusters. It is not safe for concurrent use.
 type Values struct {
 	layout layout
 	signer *trust.Signer
@@ -23,7 +24,8 @@ type Values struct {
 // KeyValue is a key of etcd with its value.
 type KeyValue struct{ Key, Value string }
 
-// NewValues returns the Values of a cluster that has stored nothing. An empty prefix is the default.
+// NewValues returns the Values of a cluster that has stored nothing. An empty prefix is the
+// default.
 func NewValues(prefix string, identity mcs.Identity, version string, signer *trust.Signer) *Values {
 	v := &Values{
 		layout: newLayout(cmp.Or(prefix, names.EtcdPrefix), identity.ClusterSetID), signer: signer, record: newMemberRecord(identity, version),

@@ -8,9 +8,11 @@ import (
 )
 
 const (
-	// minParallel is the number of exports from which they are verified in parallel: a verification takes 50 to 200 µs.
+	// minParallel is the number of exports from which they are verified in parallel: a verification
+	// takes 50 to 200 µs.
 	minParallel = 8
-	// decoders is the number of exports that are decompressed or decoded at once: each takes up to 24 MiB, whatever its cluster wrote.
+	// decoders is the number of exports that are decompressed or decoded at once: each takes up to
+	// 24 MiB, whatever its cluster wrote.
 	decoders = 2
 )
 
@@ -26,14 +28,16 @@ type verifiedExport struct {
 // isOffered reports whether the export can be used if the budgets allow it.
 func (v *verifiedExport) isOffered() bool { return v.offer != budget.Offer{} }
 
-// verify verifies the value of an export's key and counts it. Any user with write permission may have written it.
+// verify verifies the value of an export's key and counts it. Any user with write permission may
+// have written it.
 func (s *state) verify(p pair, a author, key mcs.Key) *verifiedExport {
 	v := &verifiedExport{author: a, shown: shownExport{revision: p.revision, created: p.created}}
 	data := v.open(p, key)
 	switch {
 	case data == nil:
 	case a.clusterID == s.own:
-		v.offer = budget.Offer{Key: key, Wanted: budget.Amounts{budget.Exports: 1}} // own exports have no budget
+		// own exports have no budget
+		v.offer = budget.Offer{Key: key, Wanted: budget.Amounts{budget.Exports: 1}}
 	default:
 		s.count(v, data, key)
 	}
@@ -70,9 +74,10 @@ func (s *state) decode(v *verifiedExport, value []byte) {
 	v.shown.export, v.shown.problems, v.shown.unreadable = decodeExport(data, v.author.clusterID, v.offer.Key)
 }
 
-// verifyExports verifies and decodes the exports among pairs without the lock, so that lookups do not wait: those that were not read
-// before, or with again all. An export that turns out to have another author is verified again. Which exports are decoded is decided for all of a
-// cluster together.
+// verifyExports verifies and decodes the exports among pairs without the lock, so that lookups do
+// not wait: those that were not read before, or with again all. An export that turns out to have
+// another author is verified again. Which exports are decoded is decided for all of a cluster
+// together.
 func (m *mirror) verifyExports(pairs []pair, again bool) {
 	jobs := m.exportsToVerify(pairs, again)
 	if len(jobs) == 0 {
@@ -136,7 +141,8 @@ func (m *mirror) pick(jobs []exportToVerify) (picked []*pair) {
 	return picked
 }
 
-// exportToVerify is an export with the author that it has by the member record, and the account of its cluster, nil if it is not known.
+// exportToVerify is an export with the author that it has by the member record, and the account of
+// its cluster, nil if it is not known.
 type exportToVerify struct {
 	pair    *pair
 	author  author
@@ -171,8 +177,8 @@ func (m *mirror) exportsToVerify(pairs []pair, again bool) (jobs []exportToVerif
 	return jobs
 }
 
-// authorOf returns the author of a cluster's exports, if presented is that of the member record that is read with them, the zero value if
-// none is.
+// authorOf returns the author of a cluster's exports, if presented is that of the member record
+// that is read with them, the zero value if none is.
 func (s *state) authorOf(id string, presented author) author {
 	c := s.clusters[id]
 	switch {

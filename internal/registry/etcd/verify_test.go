@@ -13,7 +13,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// TestMirror_VerifiesExportsWithoutLock checks that lookups do not wait while a list of many exports is verified.
+// TestMirror_VerifiesExportsWithoutLock checks that lookups do not wait while a list of many
+// exports is verified.
 func TestMirror_VerifiesExportsWithoutLock(t *testing.T) {
 	const exports = 100
 	s := newStateTest(t)
@@ -54,8 +55,8 @@ func TestMirror_VerifiesExportsWithoutLock(t *testing.T) {
 	}
 }
 
-// TestMirror_VerifiedExportsAreThoseOfTheAuthor checks that exports which were verified before the list was applied count only under the
-// key that the cluster turns out to have.
+// TestMirror_VerifiedExportsAreThoseOfTheAuthor checks that exports which were verified before the
+// list was applied count only under the key that the cluster turns out to have.
 func TestMirror_VerifiedExportsAreThoseOfTheAuthor(t *testing.T) {
 	s := newStateTest(t)
 	m := newMirror(s.state, "cls1", 0, logr.Discard())
@@ -110,7 +111,8 @@ func BenchmarkMirrorReplace(b *testing.B) {
 	}
 }
 
-// TestMirror_PicksWithinBudgetOfUnknownCluster checks that of the exports of a cluster that is not known yet only those are decoded that its budget admits.
+// TestMirror_PicksWithinBudgetOfUnknownCluster checks that of the exports of a cluster that is not
+// known yet only those are decoded that its budget admits.
 func TestMirror_PicksWithinBudgetOfUnknownCluster(t *testing.T) {
 	s := newStateTest(t)
 	s.limit(budget.Exports, 2)

@@ -5,25 +5,33 @@ import (
 )
 
 const (
-	// pageKeys is how many keys a request reads at once: with values of the 1.5 MiB that etcd accepts in a request, 48 MiB.
+	// pageKeys is how many keys a request reads at once: with values of the 1.5 MiB that etcd
+	// accepts in a request, 48 MiB.
 	pageKeys = 32
-	// maxPageKeys is how many keys a page has while their values are small: 100,000 keys of 1,000 clusters in some 410 requests. etcd needs 384 MiB for the answer
-	// if the next values are the largest ones, and the client refuses it (maxAnswer).
+	// maxPageKeys is how many keys a page has while their values are small: 100,000 keys of 1,000
+	// clusters in some 410 requests. etcd needs 384 MiB for the answer if the next values are the
+	// largest ones, and the client refuses it (maxAnswer).
 	maxPageKeys = 8 * pageKeys
-	// smallPage is the size of a page, in bytes of values, up to which the next one may have twice as many keys.
+	// smallPage is the size of a page, in bytes of values, up to which the next one may have twice
+	// as many keys.
 	smallPage = 512 << 10
-	// maxCounted is how many keys a range has at most, as far as that is possible. In each request etcd counts all keys of the range, whatever the limit is (rangeKeys of
-	// etcd 3.7.3): some 100 ns for each. Of 100,000 keys that is 10 ms, more than it takes to read the page; of these it is at most 1.6 ms.
+	// maxCounted is how many keys a range has at most, as far as that is possible. In each request
+	// etcd counts all keys of the range, whatever the limit is (rangeKeys of etcd 3.7.3): some 100
+	// ns for each. Of 100,000 keys that is 10 ms, more than it takes to read the page; of these it
+	// is at most 1.6 ms.
 	maxCounted = 64 * maxPageKeys
-	// minRange is the number of keys that a range has at least, as far as that is possible: the last page of each range is smaller than the others.
+	// minRange is the number of keys that a range has at least, as far as that is possible: the
+	// last page of each range is smaller than the others.
 	minRange = maxCounted / 16
 )
 
-// walk reads all keys with a prefix, in pages. The pages of a part of the keys, which have a longer prefix, are read one after the other: so etcd counts the keys of that
-// part in each request, and not all that follow. How long these prefixes are depends on how many keys the parts have.
+// walk reads all keys with a prefix, in pages. The pages of a part of the keys, which have a longer
+// prefix, are read one after the other: so etcd counts the keys of that part in each request, and
+// not all that follow. How long these prefixes are depends on how many keys the parts have.
 type walk struct {
 	root, end string
-	// from is the first key that was not read. The first depth bytes of it are the prefix of the keys that are read next.
+	// from is the first key that was not read. The first depth bytes of it are the prefix of the
+	// keys that are read next.
 	from  string
 	depth int
 	// limit is the number of keys of the next page, and read that of the part so far.
@@ -79,14 +87,16 @@ func commonPrefix(a, b []byte) (n int) {
 	return n
 }
 
-// Refused records that the client has refused an answer because of its size. It reports whether a smaller page may be accepted.
+// Refused records that the client has refused an answer because of its size. It reports whether a
+// smaller page may be accepted.
 func (w *walk) Refused() (isSmaller bool) {
 	isSmaller = w.limit > pageKeys
 	w.limit = pageKeys
 	return isSmaller
 }
 
-// nextPage returns how many keys the next page has, after one of limit keys with values of so many bytes.
+// nextPage returns how many keys the next page has, after one of limit keys with values of so many
+// bytes.
 func nextPage(limit, bytes int) int {
 	switch {
 	case bytes <= smallPage:

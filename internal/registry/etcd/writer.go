@@ -30,7 +30,8 @@ type writer struct {
 
 	session *session
 	outbox  *outbox
-	// claimProblem is the reason why this cluster does not hold its ID, writeProblem why writing does not work.
+	// claimProblem is the reason why this cluster does not hold its ID, writeProblem why writing
+	// does not work.
 	claimProblem, writeProblem *engine.Problem
 	// wake is set when there may be something to write.
 	wake engine.Signal
@@ -42,8 +43,8 @@ type writer struct {
 	// The rest is used by run alone.
 	// batchLimit is how many operations a transaction may have.
 	batchLimit int
-	// Before the first list, ownReadAt is the time at which the keys by which the cluster holds its ID are read alone, and aloneUntil that up to which it writes
-	// heartbeats.
+	// Before the first list, ownReadAt is the time at which the keys by which the cluster holds its
+	// ID are read alone, and aloneUntil that up to which it writes heartbeats.
 	ownReadAt, aloneUntil time.Time
 }
 
@@ -100,7 +101,8 @@ func (w *writer) report(keys engine.Keys) error {
 	return cmp.Or(w.claimProblem.Err(), w.writeProblem.Err())
 }
 
-// observe updates session and outbox after an update of the mirror, and adds the keys whose status may have changed.
+// observe updates session and outbox after an update of the mirror, and adds the keys whose status
+// may have changed.
 func (w *writer) observe(u update) {
 	if u.rewound {
 		w.session.dropFence()
@@ -129,7 +131,8 @@ func (w *writer) observe(u update) {
 	w.wake.Set()
 }
 
-// notifyPending notifies of the keys that are not published as desired yet: the reason may have changed.
+// notifyPending notifies of the keys that are not published as desired yet: the reason may have
+// changed.
 func (w *writer) notifyPending() {
 	pending := engine.Keys{}
 	w.outbox.addPending(pending)
@@ -148,8 +151,9 @@ func (w *writer) countPending() {
 	w.cfg.Metrics.SetPending(w.store.client.cfg.Name, "exports", w.outbox.countQueued())
 }
 
-// run holds the cluster's ID and writes the desired exports until ctx ends. It makes one request at a time: changes in the
-// meantime go into the next request, so that bursts are batched without waiting for them. At the end it gives the ID up.
+// run holds the cluster's ID and writes the desired exports until ctx ends. It makes one request at
+// a time: changes in the meantime go into the next request, so that bursts are batched without
+// waiting for them. At the end it gives the ID up.
 func (w *writer) run(ctx context.Context) {
 	w.saveHeartbeat(ctx)
 	began := time.Now()
@@ -160,12 +164,13 @@ func (w *writer) run(ctx context.Context) {
 	w.release(ctx)
 }
 
-// releaseTimeout bounds the revocation of the lease when the controller stops. It is shorter than the ten seconds that the controller allows for its
-// shutdown.
+// releaseTimeout bounds the revocation of the lease when the controller stops. It is shorter than
+// the ten seconds that the controller allows for its shutdown.
 const releaseTimeout = 3 * time.Second
 
-// release revokes the lease of a process that ends, so that the next one has the ID at once, also if its clock is behind. The member record stays: the other
-// clusters notice nothing. A cluster that leaves still needs the lease, to show that its keys are those of this process.
+// release revokes the lease of a process that ends, so that the next one has the ID at once, also
+// if its clock is behind. The member record stays: the other clusters notice nothing. A cluster
+// that leaves still needs the lease, to show that its keys are those of this process.
 func (w *writer) release(ctx context.Context) {
 	if errors.Is(context.Cause(ctx), registry.ErrLeave) {
 		return
@@ -205,7 +210,8 @@ func (w *writer) write(ctx context.Context) {
 	}
 }
 
-// untilNext returns the time until there is something to write if nothing changes: a heartbeat, or an export that waits for the pace of its namespace.
+// untilNext returns the time until there is something to write if nothing changes: a heartbeat, or
+// an export that waits for the pace of its namespace.
 func (w *writer) untilNext(now time.Time) time.Duration {
 	pause := w.session.untilHeartbeat(now)
 	switch {
@@ -229,7 +235,8 @@ const (
 	idle result = iota
 	// progressed means that there may be more to do.
 	progressed
-	// wrote means in addition that etcd accepts writes: it accepts withdrawals even when its quota is used up.
+	// wrote means in addition that etcd accepts writes: it accepts withdrawals even when its quota
+	// is used up.
 	wrote
 )
 
@@ -270,11 +277,13 @@ func (w *writer) nextTask(now time.Time) (task, error) {
 	return w.session.nextTask(now, w.mirror.ownKeys())
 }
 
-// maxAlone is how long a process writes heartbeats before its first list. Lists of 1,000 controllers that start at once on two cores took up to 14 minutes
-// (docs/etcd.md). A cluster whose exports cannot change for longer, because its list never ends, is stale for the others.
+// maxAlone is how long a process writes heartbeats before its first list. Lists of 1,000
+// controllers that start at once on two cores took up to 14 minutes (docs/etcd.md). A cluster whose
+// exports cannot change for longer, because its list never ends, is stale for the others.
 const maxAlone = 30 * time.Minute
 
-// nextTaskAlone is nextTask before the first list: the process may claim the cluster ID and write heartbeats. It neither writes exports nor states any.
+// nextTaskAlone is nextTask before the first list: the process may claim the cluster ID and write
+// heartbeats. It neither writes exports nor states any.
 func (w *writer) nextTaskAlone(now time.Time) (task, error) {
 	if !now.Before(w.aloneUntil) {
 		return task{}, nil
@@ -284,9 +293,10 @@ func (w *writer) nextTaskAlone(now time.Time) (task, error) {
 	return next, obstacle
 }
 
-// readOwn reads the keys by which the cluster holds its ID, if the first list takes longer than half a heartbeat interval: it may take minutes where many controllers
-// start at once, and the others would take the cluster for stale. It does not do so earlier, because the others answer a new process by a record that should come
-// after the list.
+// readOwn reads the keys by which the cluster holds its ID, if the first list takes longer than
+// half a heartbeat interval: it may take minutes where many controllers start at once, and the
+// others would take the cluster for stale. It does not do so earlier, because the others answer a
+// new process by a record that should come after the list.
 func (w *writer) readOwn(ctx context.Context, now time.Time) error {
 	if w.isListed.Load() || now.Before(w.ownReadAt) || !now.Before(w.aloneUntil) || w.session.currentFence() != 0 {
 		return nil
@@ -300,7 +310,8 @@ func (w *writer) readOwn(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// settle begins to state all exports of the cluster when it is time, and has the record written if it does not state them as they are.
+// settle begins to state all exports of the cluster when it is time, and has the record written if
+// it does not state them as they are.
 func (w *writer) settle(now time.Time) {
 	settled, began := w.session.trySettle(now, w.outbox.hasUnwritten)
 	if began {
@@ -311,8 +322,9 @@ func (w *writer) settle(now time.Time) {
 	}
 }
 
-// hasReadFence reports whether this process knows what was written before it claimed the ID. Before that, a request of unknown outcome may have been carried out: a record
-// must not state the exports without it.
+// hasReadFence reports whether this process knows what was written before it claimed the ID. Before
+// that, a request of unknown outcome may have been carried out: a record must not state the exports
+// without it.
 func (w *writer) hasReadFence() bool {
 	fence := w.session.currentFence()
 	return fence != 0 && w.mirror.revision() >= fence
@@ -332,8 +344,8 @@ func (w *writer) nextRecord(ctx context.Context, now time.Time, batch []operatio
 // saveTimeout bounds the time that saving the heartbeat may delay a record.
 const saveTimeout = 5 * time.Second
 
-// saveHeartbeat saves the heartbeat of the record that is about to be written, if that is due: this process may be killed as soon as etcd has the record. A
-// failure delays nothing but this.
+// saveHeartbeat saves the heartbeat of the record that is about to be written, if that is due: this
+// process may be killed as soon as etcd has the record. A failure delays nothing but this.
 func (w *writer) saveHeartbeat(ctx context.Context) {
 	next, due := w.session.unsaved()
 	if !due || w.cfg.SaveHeartbeat == nil {
@@ -374,8 +386,8 @@ func (w *writer) join(ctx context.Context, seen int64) (result, error) {
 	return wrote, nil
 }
 
-// writeHeartbeat writes the member record. It does not repeat a failed write at once, so that exports are still written and
-// withdrawn where that works.
+// writeHeartbeat writes the member record. It does not repeat a failed write at once, so that
+// exports are still written and withdrawn where that works.
 func (w *writer) writeHeartbeat(ctx context.Context, fence int64) (result, error) {
 	now := time.Now()
 	if w.session.isSettled() {
@@ -397,9 +409,9 @@ func (w *writer) writeHeartbeat(ctx context.Context, fence int64) (result, error
 	return progressed, nil
 }
 
-// handleFailedWrite returns the error to report for a failed write, or nil. If it is not known whether etcd carried out the
-// write, alive is written anew before anything else: after that the write has been carried out or never will be, and the watch
-// shows which.
+// handleFailedWrite returns the error to report for a failed write, or nil. If it is not known
+// whether etcd carried out the write, alive is written anew before anything else: after that the
+// write has been carried out or never will be, and the watch shows which.
 func (w *writer) handleFailedWrite(err error) error {
 	if !isRejected(err) {
 		w.session.dropFence()
@@ -427,7 +439,8 @@ func (w *writer) ensureLease(ctx context.Context) (int64, error) {
 // renewLease renews the lease until ctx ends or the lease has expired.
 func (w *writer) renewLease(ctx context.Context, lease int64) {
 	for ctx.Err() == nil {
-		_ = w.store.keepAlive(ctx, lease) // it always ends with an error, which does not show whether the lease still exists
+		// it always ends with an error, which does not show whether the lease still exists
+		_ = w.store.keepAlive(ctx, lease)
 		if ctx.Err() != nil {
 			return
 		}

@@ -29,8 +29,9 @@ func testWriter(t *testing.T) *writer {
 	return newWriter(cfg, fastTimings(), st, m, engine.NewNotifier(m.addResolvedLookups))
 }
 
-// A transaction of unknown outcome may still be carried out, so the key alive must be rewritten. etcd surely did not carry out what
-// it refused: claiming the ID again after each refusal would write alive all the time.
+// A transaction of unknown outcome may still be carried out, so the key alive must be rewritten.
+// etcd surely did not carry out what it refused: claiming the ID again after each refusal would
+// write alive all the time.
 func TestFailedWriteDropsFence(t *testing.T) {
 	tests := map[string]struct {
 		err       error
@@ -61,8 +62,8 @@ func TestFailedWriteDropsFence(t *testing.T) {
 	}
 }
 
-// The list that the mirror was made from may be older than the last write of a previous process. Everything written before the
-// fence is known once the fence has been read.
+// The list that the mirror was made from may be older than the last write of a previous process.
+// Everything written before the fence is known once the fence has been read.
 func TestExportsWaitForFence(t *testing.T) {
 	const fence = 10
 	now := time.Now()
@@ -89,8 +90,10 @@ func TestExportsWaitForFence(t *testing.T) {
 	}
 }
 
-// TestRecordStatesNothingBeforeFence: a request of unknown outcome may have been carried out before the fence. Until the fence is read, the record must not state the
-// exports without it: if etcd is set back to a state without it then, the others would take the earlier version for the one that the cluster wants.
+// TestRecordStatesNothingBeforeFence: a request of unknown outcome may have been carried out before
+// the fence. Until the fence is read, the record must not state the exports without it: if etcd is
+// set back to a state without it then, the others would take the earlier version for the one that
+// the cluster wants.
 func TestRecordStatesNothingBeforeFence(t *testing.T) {
 	const fence = 10
 	now := time.Now()
@@ -159,8 +162,8 @@ func TestOwnerOnLeaving(t *testing.T) {
 	}
 }
 
-// A renewal ends when the client disconnects, for example to read its password again. The lease lives on, so joining again
-// would be needless.
+// A renewal ends when the client disconnects, for example to read its password again. The lease
+// lives on, so joining again would be needless.
 func TestLeaseSurvivesReconnect(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	w := s.registry(t, fast(cls1)).writer

@@ -19,15 +19,18 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/mapped/servicesfile"
 )
 
-// attrZone is the attribute in which ECS writes the Availability Zone of a task with Service Discovery. The name that Service Connect uses is not verified.
+// attrZone is the attribute in which ECS writes the Availability Zone of a task with Service
+// Discovery. The name that Service Connect uses is not verified.
 const attrZone = "AVAILABILITY_ZONE"
 
 // unknownTime is a plausible creation time for mcs.Sanitize, which reports exports without one.
 var unknownTime = time.Date(2199, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// exportOf returns the export that the instances of a service describe, sanitized as those of clusters, and a line for each thing that was left out. Instances
-// of clusters of this clusterset are left out: their exports are in the registry. An unhealthy instance is an endpoint that is not ready, also if all of them are:
-// as for a Service, clients then get no connection instead of one to an endpoint that its owner reports as failed.
+// exportOf returns the export that the instances of a service describe, sanitized as those of
+// clusters, and a line for each thing that was left out. Instances of clusters of this clusterset
+// are left out: their exports are in the registry. An unhealthy instance is an endpoint that is not
+// ready, also if all of them are: as for a Service, clients then get no connection instead of one
+// to an endpoint that its owner reports as failed.
 func exportOf(m servicesfile.Mapping, cluster, clusterSetID string, list []api.HealthInstance) (mcs.Export, []string, error) {
 	exp := mcs.Export{Key: m.Key, Cluster: cluster, Created: m.Created, Type: mcsv1beta1.ClusterSetIP, IPFamilies: m.Families}
 	if exp.Created.IsZero() {
@@ -117,8 +120,9 @@ func addressesOf(attrs map[string]string, families []corev1.IPFamily) (out []net
 	return out, nil
 }
 
-// addEndpoints adds an endpoint for each address to the group with these ports. Of two instances with one address and the same ports, such as a task that
-// ended and one that got its address, the endpoint is ready if one is.
+// addEndpoints adds an endpoint for each address to the group with these ports. Of two instances
+// with one address and the same ports, such as a task that ended and one that got its address, the
+// endpoint is ready if one is.
 func addEndpoints(groups map[string]*mcs.Backends, ports []mcs.BackendPort, addresses []netip.Addr, ep mcs.Endpoint) {
 	key := fmt.Sprint(ports)
 	group := groups[key]

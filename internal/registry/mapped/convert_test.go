@@ -53,7 +53,8 @@ func unhealthy(i api.HealthInstance) api.HealthInstance {
 	return i
 }
 
-// describe returns a line for each group of endpoints: its port numbers, and the addresses with ! for those that are not ready and @ before the zone.
+// describe returns a line for each group of endpoints: its port numbers, and the addresses with !
+// for those that are not ready and @ before the zone.
 func describe(exp mcs.Export) string {
 	var lines []string
 	for _, b := range exp.Backends {
@@ -179,7 +180,8 @@ func TestExportOf(t *testing.T) {
 	}
 }
 
-// TestExportOf_LosesConflicts: the exports of clusters decide about a service, unless the mapping has a time.
+// TestExportOf_LosesConflicts: the exports of clusters decide about a service, unless the mapping
+// has a time.
 func TestExportOf_LosesConflicts(t *testing.T) {
 	m := testMapping(tcp("", 80, 80))
 	exp, _, err := exportOf(m, "cloud-map", "set1", nil)

@@ -57,7 +57,8 @@ func joinEtcd(t *testing.T, c *etcdtest.Cluster, keyrings *registrytest.Keyrings
 	return reg
 }
 
-// TestWithEtcd: beside a registry on etcd, a mapped service is united with the export of a cluster, follows Cloud Map while etcd is down, and ends with its mapping alone.
+// TestWithEtcd: beside a registry on etcd, a mapped service is united with the export of a cluster,
+// follows Cloud Map while etcd is down, and ends with its mapping alone.
 func TestWithEtcd(t *testing.T) {
 	store, keyrings := startEtcd(t), registrytest.NewKeyrings(time.Minute)
 	c := startCloud(t)

@@ -38,7 +38,8 @@ type Config struct {
 	Path string
 	// StaleAfter is the time after which a service that cannot be read is stale; 0 is never.
 	StaleAfter time.Duration
-	// Ledger has the budgets of the other clusters, of which the pseudo-cluster is one; nil has no limits.
+	// Ledger has the budgets of the other clusters, of which the pseudo-cluster is one; nil has no
+	// limits.
 	Ledger *budget.Ledger
 	Logger logr.Logger
 	// Metrics may be nil.
@@ -48,7 +49,8 @@ type Config struct {
 	intervals intervals
 }
 
-// Rates returns the client-side rate limits of a client for this registry: a quarter of those of the main registry, beside which it runs with low priority.
+// Rates returns the client-side rate limits of a client for this registry: a quarter of those of
+// the main registry, beside which it runs with low priority.
 func Rates() map[string]api.Rate {
 	rates := map[string]api.Rate{}
 	for _, operation := range []string{"DiscoverInstances", "DiscoverInstancesRevision", "ListNamespaces", "ListServices"} {
@@ -58,8 +60,9 @@ func Rates() map[string]api.Rate {
 	return rates
 }
 
-// Registry reads the mapped services. It writes nothing. An export ends when its mapping is removed, and by nothing that Cloud Map says or does not say: a service
-// without instances is an export without endpoints, and one that is not found is stale.
+// Registry reads the mapped services. It writes nothing. An export ends when its mapping is
+// removed, and by nothing that Cloud Map says or does not say: a service without instances is an
+// export without endpoints, and one that is not found is stale.
 type Registry struct {
 	cfg    Config
 	client *api.Client
@@ -79,7 +82,8 @@ type Registry struct {
 	lastTurn           time.Time
 
 	mu sync.Mutex
-	// content is the file as last read, fileProblem the reason why it is not in use, isLoaded is true once a file was.
+	// content is the file as last read, fileProblem the reason why it is not in use, isLoaded is
+	// true once a file was.
 	content     []byte
 	fileProblem error
 	isLoaded    bool
@@ -132,8 +136,9 @@ func (r *Registry) SetImports(mcs.ImportReport) {}
 // Forget implements registry.Registry. It does nothing: an export ends with its mapping.
 func (r *Registry) Forget(string) {}
 
-// Lookup implements registry.Registry. It never returns ErrNotSynced, because imports without a mapped service must not wait for this registry: until the file is
-// read, the pseudo-cluster is unseen in the imports that have it.
+// Lookup implements registry.Registry. It never returns ErrNotSynced, because imports without a
+// mapped service must not wait for this registry: until the file is read, the pseudo-cluster is
+// unseen in the imports that have it.
 func (r *Registry) Lookup(_ context.Context, key mcs.Key, imported ...string) (registry.View, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -149,7 +154,8 @@ func (r *Registry) Lookup(_ context.Context, key mcs.Key, imported ...string) (r
 	return view, nil
 }
 
-// Members implements registry.Registry: the pseudo-cluster, also without a service, so that no member can use its ID. It is stale when all services are.
+// Members implements registry.Registry: the pseudo-cluster, also without a service, so that no
+// member can use its ID. It is stale when all services are.
 func (r *Registry) Members(context.Context) ([]registry.Member, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -183,7 +189,8 @@ func (r *Registry) ambiguousNames() (lines []string) {
 	return lines
 }
 
-// uncounted returns the line about the services that AWS does not count, "" without any. The caller holds r.mu.
+// uncounted returns the line about the services that AWS does not count, "" without any. The caller
+// holds r.mu.
 func (r *Registry) uncounted() string {
 	n, first := 0, ""
 	for _, key := range r.keys() {
@@ -207,7 +214,8 @@ func (r *Registry) keys() []mcs.Key {
 	return slices.SortedFunc(maps.Keys(r.services), func(a, b mcs.Key) int { return strings.Compare(a.String(), b.String()) })
 }
 
-// Report implements registry.Reporter. Reading fails if the file is not in use, or if no service can be read.
+// Report implements registry.Reporter. Reading fails if the file is not in use, or if no service
+// can be read.
 func (r *Registry) Report() registry.Report {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -227,7 +235,8 @@ func (r *Registry) Report() registry.Report {
 	return report
 }
 
-// Run implements registry.Registry. Leaving has no effect: this cluster has nothing in this registry.
+// Run implements registry.Registry. Leaving has no effect: this cluster has nothing in this
+// registry.
 func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
 	if errors.Is(context.Cause(ctx), registry.ErrLeave) {
 		return nil
@@ -256,7 +265,8 @@ func every(ctx context.Context, interval time.Duration, do func()) {
 	}
 }
 
-// readFile reads the file, and notifies of the keys that it changes. A file that is missing or not valid changes nothing.
+// readFile reads the file, and notifies of the keys that it changes. A file that is missing or not
+// valid changes nothing.
 func (r *Registry) readFile(notify func(mcs.Key)) {
 	content, err := readRegular(r.cfg.Path)
 	if r.cfg.Cluster == r.cfg.Identity.ClusterID {
@@ -319,8 +329,9 @@ func (r *Registry) setMappings(mappings []servicesfile.Mapping) engine.Keys {
 	return changed
 }
 
-// readRegular returns the content of the file at path, up to one byte more than it may have. path may be a link, as in a mounted ConfigMap. Reading anything but a
-// regular file may block or not end.
+// readRegular returns the content of the file at path, up to one byte more than it may have. path
+// may be a link, as in a mounted ConfigMap. Reading anything but a regular file may block or not
+// end.
 func readRegular(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err == nil && !info.Mode().IsRegular() {
@@ -410,7 +421,8 @@ func (r *Registry) listNamespaces(ctx context.Context, a *answers, names []strin
 	}
 }
 
-// countInstances counts the instances of one namespace if that is due, and marks the services whose number has changed.
+// countInstances counts the instances of one namespace if that is due, and marks the services whose
+// number has changed.
 func (r *Registry) countInstances(ctx context.Context, a *answers, names []string, services int) {
 	now := time.Now()
 	if !r.cfg.intervals.needsCounts(services, len(names)) || r.listsWithoutCounts >= maxListsWithoutCounts || now.Before(r.countPace.at) {
@@ -525,7 +537,8 @@ func (r *Registry) readService(ctx context.Context, a *answers, s *service) (cha
 	return s.setRead(time.Now(), &r.clock, r.account, r.cfg.Cluster, r.cfg.Identity.ClusterSetID, list, err)
 }
 
-// updateStale updates the services that are stale, and returns the keys with a change. The caller holds r.mu.
+// updateStale updates the services that are stale, and returns the keys with a change. The caller
+// holds r.mu.
 func (r *Registry) updateStale() engine.Keys {
 	changed := engine.Keys{}
 	for key, s := range r.services {
@@ -539,7 +552,8 @@ func (r *Registry) updateStale() engine.Keys {
 	return changed
 }
 
-// readingProblem returns the problem of the first service that cannot be read, with the number of the others. The caller holds r.mu.
+// readingProblem returns the problem of the first service that cannot be read, with the number of
+// the others. The caller holds r.mu.
 func (r *Registry) readingProblem() error {
 	var first error
 	more := 0

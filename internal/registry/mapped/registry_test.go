@@ -37,7 +37,8 @@ var (
 	access = credentials.NewStaticCredentialsProvider("test", "secret", "")
 )
 
-// cloud is a local Cloud Map with faults, and an SDK client like that of a process that registers itself.
+// cloud is a local Cloud Map with faults, and an SDK client like that of a process that registers
+// itself.
 type cloud struct {
 	t      *testing.T
 	server *cloudmaplocal.Server
@@ -322,8 +323,9 @@ func TestRegistry_FollowsService(t *testing.T) {
 	}
 }
 
-// TestRegistry_ImportsEC2Instances: AWS fills in the address of an instance that is registered by the ID of an EC2 instance, and allows no port attribute with it, so that the
-// port has to be in the mapping.
+// TestRegistry_ImportsEC2Instances: AWS fills in the address of an instance that is registered by
+// the ID of an EC2 instance, and allows no port attribute with it, so that the port has to be in
+// the mapping.
 func TestRegistry_ImportsEC2Instances(t *testing.T) {
 	c := startCloud(t)
 	c.create("apps", "orders")
@@ -352,8 +354,8 @@ func TestRegistry_ImportsEC2Instances(t *testing.T) {
 	}
 }
 
-// TestRegistry_SilenceChangesNothing: whatever Cloud Map answers, and a service or namespace that is gone, leave the endpoints. While it answers, the service
-// becomes stale, and live again.
+// TestRegistry_SilenceChangesNothing: whatever Cloud Map answers, and a service or namespace that
+// is gone, leave the endpoints. While it answers, the service becomes stale, and live again.
 func TestRegistry_SilenceChangesNothing(t *testing.T) {
 	c := startCloud(t)
 	c.create("apps", "orders")
@@ -391,7 +393,8 @@ func TestRegistry_SilenceChangesNothing(t *testing.T) {
 	}
 }
 
-// TestRegistry_UnreadIsUnknown: after a restart, a service that cannot be read may have endpoints, and a mapping that cannot be read may exist.
+// TestRegistry_UnreadIsUnknown: after a restart, a service that cannot be read may have endpoints,
+// and a mapping that cannot be read may exist.
 func TestRegistry_UnreadIsUnknown(t *testing.T) {
 	c := startCloud(t)
 	r := startRegistry(t, c, "")
@@ -428,7 +431,8 @@ func TestRegistry_UnreadIsUnknown(t *testing.T) {
 	}
 }
 
-// TestRegistry_FileDecides: the removal of a mapping ends the export at once, also while Cloud Map does not answer. A broken file changes nothing.
+// TestRegistry_FileDecides: the removal of a mapping ends the export at once, also while Cloud Map
+// does not answer. A broken file changes nothing.
 func TestRegistry_FileDecides(t *testing.T) {
 	c := startCloud(t)
 	c.create("apps", "orders")
@@ -468,7 +472,8 @@ func TestRegistry_FileDecides(t *testing.T) {
 	}
 }
 
-// TestRegistry_ReadsChangedCountAtOnce: with many services, one whose number of instances changes does not wait for its turn.
+// TestRegistry_ReadsChangedCountAtOnce: with many services, one whose number of instances changes
+// does not wait for its turn.
 func TestRegistry_ReadsChangedCountAtOnce(t *testing.T) {
 	c := startCloud(t)
 	c.create("apps", "orders")
@@ -544,7 +549,8 @@ func TestRegistry_CountIsUnknown(t *testing.T) {
 	within(t, "it is over", func() bool { return len(r.problems()) == 0 })
 }
 
-// TestRegistry_HasBudgets: a service with more than its budget stays as it was, and the removal of its mapping returns its part.
+// TestRegistry_HasBudgets: a service with more than its budget stays as it was, and the removal of
+// its mapping returns its part.
 func TestRegistry_HasBudgets(t *testing.T) {
 	c := startCloud(t)
 	c.create("apps", "orders")

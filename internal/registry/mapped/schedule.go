@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// intervals bound how often Cloud Map is read. The number of requests while nothing changes does not depend on the number of services:
+// intervals bound how often Cloud Map is read. The number of requests while nothing changes does
+// not depend on the number of services:
 //
 //	reads    60 s / readPace = 40 DiscoverInstances a minute: each service in turn, but none more often than poll
 //	counts   60 s / poll     = 12 ListServices a minute: each namespace in turn
@@ -14,8 +15,10 @@ import (
 // If ListServices has no numbers of instances, one DiscoverInstancesRevision for each service
 // replaces the counts: AWS allows an account 3,000 a second, and 200 services take 40.
 //
-// One ListServices returns the number of instances of 100 services, so a service that scales, and a task that starts or ends, is read at once. Everything else is found when the
-// service is read in turn: health, which changes neither counts nor revisions, and a task that is replaced between two lists, which leaves the count as it was.
+// One ListServices returns the number of instances of 100 services, so a service that scales, and a
+// task that starts or ends, is read at once. Everything else is found when the service is read in
+// turn: health, which changes neither counts nor revisions, and a task that is replaced between two
+// lists, which leaves the count as it was.
 type intervals struct {
 	// reload is the time between two reads of the file.
 	reload time.Duration
@@ -23,7 +26,8 @@ type intervals struct {
 	poll time.Duration
 	// readPace is the time between two reads of services in turn.
 	readPace time.Duration
-	// namespaces is the time between two lists of namespaces, missing while a mapped namespace is not in it.
+	// namespaces is the time between two lists of namespaces, missing while a mapped namespace is
+	// not in it.
 	namespaces, missing time.Duration
 	// tick is the time between two decisions.
 	tick time.Duration
@@ -36,7 +40,8 @@ func defaultIntervals() intervals {
 	}
 }
 
-// RequestsPerMinute returns the requests of a cluster per minute while nothing changes, by operation, with services in some namespaces of at most 100 services each.
+// RequestsPerMinute returns the requests of a cluster per minute while nothing changes, by
+// operation, with services in some namespaces of at most 100 services each.
 func RequestsPerMinute(services, namespaces int) map[string]float64 {
 	t := defaultIntervals()
 	if services == 0 {
@@ -63,8 +68,9 @@ func (t intervals) needsCounts(services, namespaces int) bool {
 	return time.Duration(services)*t.readPace > time.Duration(max(namespaces, 1))*t.poll
 }
 
-// dueReads returns the indices of the services to read now: those that were never read or may have changed, and at most one in turn, the one whose read is oldest.
-// lastTurn is the time of the last read in turn.
+// dueReads returns the indices of the services to read now: those that were never read or may have
+// changed, and at most one in turn, the one whose read is oldest. lastTurn is the time of the last
+// read in turn.
 func (t intervals) dueReads(now, lastTurn time.Time, services []*service) (due []int, inTurn bool) {
 	oldest := -1
 	for i, s := range services {
@@ -82,7 +88,8 @@ func (t intervals) dueReads(now, lastTurn time.Time, services []*service) (due [
 }
 
 const (
-	// recheckLists is the number of lists of services for which a service is read again after its count has changed: DiscoverInstances may show the change later.
+	// recheckLists is the number of lists of services for which a service is read again after its
+	// count has changed: DiscoverInstances may show the change later.
 	recheckLists = 3
 	// maxListsWithoutCounts is the number of lists without a number of instances after which
 	// revisions are read instead. AWS documents the number, and the only answer that was seen has
@@ -92,7 +99,8 @@ const (
 	maxBackoff = 64
 )
 
-// setCount records the number of instances of the service in a list of services, nil if the list has none: then only reading in turn finds changes.
+// setCount records the number of instances of the service in a list of services, nil if the list
+// has none: then only reading in turn finds changes.
 func (s *service) setCount(number *int32) {
 	if s.isUncounted = number == nil; s.isUncounted {
 		return
@@ -113,8 +121,9 @@ type pace struct {
 	backoff int
 }
 
-// finish schedules the next list after one that took a number of requests. A list of several requests is made so much more rarely. One that failed is made half
-// as often: other clusters share the quota of the account, and reading in turn finds all changes too.
+// finish schedules the next list after one that took a number of requests. A list of several
+// requests is made so much more rarely. One that failed is made half as often: other clusters share
+// the quota of the account, and reading in turn finds all changes too.
 func (p *pace) finish(now time.Time, poll time.Duration, requests int, err error) {
 	if p.backoff = cmp.Or(p.backoff, 1); err != nil {
 		p.backoff = min(2*p.backoff, maxBackoff)

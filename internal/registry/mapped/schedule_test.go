@@ -12,7 +12,8 @@ import (
 
 var start = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 
-// TestRequestsAreFlat simulates ten minutes without changes: the requests do not depend on the number of services, and every service is read in time.
+// TestRequestsAreFlat simulates ten minutes without changes: the requests do not depend on the
+// number of services, and every service is read in time.
 func TestRequestsAreFlat(t *testing.T) {
 	timing := defaultIntervals()
 	for _, tt := range []struct{ services, namespaces int }{{1, 1}, {2, 2}, {3, 1}, {4, 1}, {10, 3}, {50, 1}, {50, 20}, {servicesfile.MaxServices, 50}} {
@@ -85,7 +86,8 @@ func TestDueReads(t *testing.T) {
 	}
 }
 
-// TestSetCount: a change of the count makes the service read now, and again while the read does not show it, but not forever.
+// TestSetCount: a change of the count makes the service read now, and again while the read does not
+// show it, but not forever.
 func TestSetCount(t *testing.T) {
 	s := &service{instances: 3}
 	const none = -1 // the list has no number

@@ -15,20 +15,25 @@ import (
 // service is what is known of a mapped service.
 type service struct {
 	mapping servicesfile.Mapping
-	// export is the last one that could be used, nil if there was none: then it is not known what the service has.
+	// export is the last one that could be used, nil if there was none: then it is not known what
+	// the service has.
 	export *mcs.Export
-	// lines are about parts that were left out. excess is the offer of an export that is over budget, nil if it is not.
+	// lines are about parts that were left out. excess is the offer of an export that is over
+	// budget, nil if it is not.
 	lines  []string
 	excess *budget.Offer
-	// err is the error of the last read, nil if it succeeded; failedAt is the time of the clock since when reads have failed.
+	// err is the error of the last read, nil if it succeeded; failedAt is the time of the clock
+	// since when reads have failed.
 	err      error
 	failedAt time.Duration
-	// readAt is the time of the last read, also of one that failed. okAt is that of the last one that succeeded.
+	// readAt is the time of the last read, also of one that failed. okAt is that of the last one
+	// that succeeded.
 	readAt, okAt time.Time
 	// mustRead: the service may have changed.
 	mustRead bool
-	// instances is the number of instances of the last read, count that of the last list of services, if isCounted. While recheck is above 0, every list
-	// with another number than the last read makes the service read again.
+	// instances is the number of instances of the last read, count that of the last list of
+	// services, if isCounted. While recheck is above 0, every list with another number than the
+	// last read makes the service read again.
 	instances int
 	count     int32
 	isCounted bool
@@ -39,7 +44,8 @@ type service struct {
 	isUncounted bool
 }
 
-// replacedBy returns the service with another mapping. It is read at once. Until then its export stays, unless it comes from another service: then it is unknown.
+// replacedBy returns the service with another mapping. It is read at once. Until then its export
+// stays, unless it comes from another service: then it is unknown.
 func (s *service) replacedBy(m servicesfile.Mapping) *service {
 	next := &service{mapping: m}
 	if s != nil && s.mapping.IsSameSource(m) {
@@ -125,8 +131,8 @@ func (s *service) problems(account *budget.Account) (lines []string) {
 	return lines
 }
 
-// clock counts the time in which Cloud Map answers, as registry.Liveness does: a service is not stale because of an outage, nor because this process was
-// suspended.
+// clock counts the time in which Cloud Map answers, as registry.Liveness does: a service is not
+// stale because of an outage, nor because this process was suspended.
 type clock struct {
 	// after is the time until a service is stale; 0 is never.
 	after            time.Duration

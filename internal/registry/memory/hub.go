@@ -1,5 +1,5 @@
-// Package memory is the reference registry: the contract of package registry in its simplest form, for tests and for
-// comparison. Clusters that share a Hub form a clusterset.
+// Package memory is the reference registry: the contract of package registry in its simplest form,
+// for tests and for comparison. Clusters that share a Hub form a clusterset.
 package memory
 
 import (
@@ -14,13 +14,15 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
-// Hub is the shared store of any number of registries, with faults that tests can switch on. NewHub creates one.
+// Hub is the shared store of any number of registries, with faults that tests can switch on. NewHub
+// creates one.
 type Hub struct {
 	mu       sync.Mutex
 	clusters map[clusterRef]*cluster
 	// left are the clusters that left with a farewell.
 	left map[clusterRef]struct{}
-	// forgotten are the clusters that the others have forgotten, as pairs of a reader and a cluster.
+	// forgotten are the clusters that the others have forgotten, as pairs of a reader and a
+	// cluster.
 	forgotten      map[[2]clusterRef]struct{}
 	running        map[*Registry]struct{}
 	err            error // SetError
@@ -38,7 +40,8 @@ type clusterRef struct{ clusterSetID, clusterID string }
 // cluster is the stored state of one cluster.
 type cluster struct {
 	uid string
-	// owner is the registry that runs for the cluster, nil if none does. An owner is the heartbeat of the cluster.
+	// owner is the registry that runs for the cluster, nil if none does. An owner is the heartbeat
+	// of the cluster.
 	owner   *Registry
 	joined  time.Time
 	exports map[mcs.Key]mcs.Export
@@ -50,11 +53,13 @@ type cluster struct {
 	lost map[mcs.Key]struct{}
 	// isMissing is true while the record of the cluster is missing.
 	isMissing bool
-	// settleAt is the time from which the exports of a new process are complete. Until then, exports that another user has removed may be missing.
+	// settleAt is the time from which the exports of a new process are complete. Until then,
+	// exports that another user has removed may be missing.
 	settleAt time.Time
 }
 
-// isAbsent reports whether the record of the cluster is missing. c is nil if its exports are missing as well.
+// isAbsent reports whether the record of the cluster is missing. c is nil if its exports are
+// missing as well.
 func (c *cluster) isAbsent() bool { return c == nil || c.isMissing }
 
 // isSettled reports whether the exports of the cluster are complete.
@@ -71,11 +76,12 @@ func NewHub() *Hub {
 	}
 }
 
-// SetStaleAfter sets the time after its last heartbeat after which a cluster is stale; without it no cluster becomes stale. It must be called
-// before the first registry is created.
+// SetStaleAfter sets the time after its last heartbeat after which a cluster is stale; without it
+// no cluster becomes stale. It must be called before the first registry is created.
 func (h *Hub) SetStaleAfter(after time.Duration) { h.staleAfter = after }
 
-// Registry creates a registry for a cluster. A second one with the same identity is the same cluster after a restart.
+// Registry creates a registry for a cluster. A second one with the same identity is the same
+// cluster after a restart.
 func (h *Hub) Registry(identity mcs.Identity) *Registry { return h.newRegistry(identity, false) }
 
 // Reader creates a read-only registry, for a cluster that exports to another registry.

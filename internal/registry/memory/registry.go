@@ -22,12 +22,14 @@ type Registry struct {
 	identity mcs.Identity
 	wake     engine.Signal
 	readOnly bool
-	// hasOwned is true once this process has been the owner of its cluster. It is guarded by hub.mu.
+	// hasOwned is true once this process has been the owner of its cluster. It is guarded by
+	// hub.mu.
 	hasOwned bool
 
 	// mu is taken after hub.mu where both are needed.
 	mu sync.Mutex
-	// desired are the exports that this process publishes; nil is a withdrawal that the hub has not shown yet.
+	// desired are the exports that this process publishes; nil is a withdrawal that the hub has not
+	// shown yet.
 	desired map[mcs.Key]*mcs.Export
 	lookups *engine.PendingLookups
 	view    view
@@ -41,14 +43,16 @@ type Registry struct {
 
 var _ registry.Registry = (*Registry)(nil)
 
-// view is the last complete read. A view is never changed, only replaced, and shares no map with the hub.
+// view is the last complete read. A view is never changed, only replaced, and shares no map with
+// the hub.
 type view struct {
 	synced bool
-	// others are the exports of each other cluster; the map is nil for a cluster that could not be read yet. ended are the clusters that
-	// left with a farewell or were forgotten.
+	// others are the exports of each other cluster; the map is nil for a cluster that could not be
+	// read yet. ended are the clusters that left with a farewell or were forgotten.
 	others map[string]map[mcs.Key]mcs.Export
 	ended  map[string]bool
-	// lost are the exports that could not be read. unsettled are the clusters that may have more exports.
+	// lost are the exports that could not be read. unsettled are the clusters that may have more
+	// exports.
 	lost      map[string]map[mcs.Key]struct{}
 	unsettled map[string]bool
 	own       map[mcs.Key]mcs.Export
@@ -103,7 +107,8 @@ func (r *Registry) SetProperties(properties mcs.Properties) {
 	r.wake.Set()
 }
 
-// SetImports implements registry.Registry. There are no heartbeats to write it with, so it is written at once.
+// SetImports implements registry.Registry. There are no heartbeats to write it with, so it is
+// written at once.
 func (r *Registry) SetImports(report mcs.ImportReport) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -145,7 +150,8 @@ func (r *Registry) viewOf(key mcs.Key, imported []string) registry.View {
 	return result
 }
 
-// publishStatus compares the desired export with the one that the hub has shown. The caller holds r.mu.
+// publishStatus compares the desired export with the one that the hub has shown. The caller holds
+// r.mu.
 func (r *Registry) publishStatus(key mcs.Key) registry.PublishStatus {
 	shown, isShown := r.view.own[key]
 	desired, requested := r.desired[key]
@@ -224,7 +230,8 @@ func (h *Hub) detach(r *Registry, leave bool) error {
 	return h.remove(r)
 }
 
-// removeAbandoned removes the records of a previous process of r's cluster, unless another registry runs under its identity.
+// removeAbandoned removes the records of a previous process of r's cluster, unless another registry
+// runs under its identity.
 func (h *Hub) removeAbandoned(r *Registry) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -250,7 +257,8 @@ func (r *Registry) ref() clusterRef {
 	return clusterRef{clusterSetID: r.identity.ClusterSetID, clusterID: r.identity.ClusterID}
 }
 
-// exchange writes the desired exports, reads everything and returns the keys with a View that may have changed.
+// exchange writes the desired exports, reads everything and returns the keys with a View that may
+// have changed.
 func (r *Registry) exchange() []mcs.Key {
 	h := r.hub
 	h.mu.Lock()
@@ -278,8 +286,9 @@ func (r *Registry) exchange() []mcs.Key {
 	return r.changes(before, pending, h.updateLiveness(r, before))
 }
 
-// updateLiveness passes the heartbeats to r's liveness, and returns the clusters that became stale or live. A cluster with a
-// running registry has a new heartbeat at every read. The caller holds h.mu and r.mu.
+// updateLiveness passes the heartbeats to r's liveness, and returns the clusters that became stale
+// or live. A cluster with a running registry has a new heartbeat at every read. The caller holds
+// h.mu and r.mu.
 func (h *Hub) updateLiveness(r *Registry, before view) (changed []string) {
 	if r.liveness == nil {
 		return nil
@@ -304,8 +313,8 @@ func (h *Hub) updateLiveness(r *Registry, before view) (changed []string) {
 	return r.liveness.ObserveHeartbeats(time.Now(), heartbeats)
 }
 
-// changes returns the keys with a View that differs from before, those of clusters that became stale or live, and resolved
-// lookups. The caller holds r.mu.
+// changes returns the keys with a View that differs from before, those of clusters that became
+// stale or live, and resolved lookups. The caller holds r.mu.
 func (r *Registry) changes(before view, pending []mcs.Key, liveness []string) []mcs.Key {
 	changed := engine.Keys{}
 	for _, id := range liveness {
@@ -377,7 +386,8 @@ func (h *Hub) write(r *Registry) error {
 	return nil
 }
 
-// setProperties sets the properties of the cluster unless they are nil, and reports whether they are others than before.
+// setProperties sets the properties of the cluster unless they are nil, and reports whether they
+// are others than before.
 func (c *cluster) setProperties(properties mcs.Properties) (changed bool) {
 	if properties == nil || maps.Equal(properties, c.properties) {
 		return false
@@ -386,7 +396,8 @@ func (c *cluster) setProperties(properties mcs.Properties) (changed bool) {
 	return true
 }
 
-// setImports sets the report of the cluster unless it is "", and reports whether it is another one than before.
+// setImports sets the report of the cluster unless it is "", and reports whether it is another one
+// than before.
 func (c *cluster) setImports(report mcs.ImportReport) (changed bool) {
 	if report == "" || report == c.imports {
 		return false
@@ -395,7 +406,8 @@ func (c *cluster) setImports(report mcs.ImportReport) (changed bool) {
 	return true
 }
 
-// store stores a desired export, or removes it if exp is nil, and reports whether anything changed. The caller holds h.mu.
+// store stores a desired export, or removes it if exp is nil, and reports whether anything changed.
+// The caller holds h.mu.
 func (h *Hub) store(c *cluster, key mcs.Key, exp *mcs.Export) (changed bool) {
 	_, changed = c.lost[key]
 	delete(c.lost, key)
@@ -412,8 +424,8 @@ func (h *Hub) store(c *cluster, key mcs.Key, exp *mcs.Export) (changed bool) {
 	return true
 }
 
-// read returns the view of r, with the exports from before for clusters that cannot be read or are missing without a farewell. The
-// caller holds h.mu.
+// read returns the view of r, with the exports from before for clusters that cannot be read or are
+// missing without a farewell. The caller holds h.mu.
 func (h *Hub) read(r *Registry, before view) view {
 	now := view{
 		synced: true, others: map[string]map[mcs.Key]mcs.Export{}, own: map[mcs.Key]mcs.Export{},
@@ -455,7 +467,8 @@ func (h *Hub) readOther(id string, c *cluster, before view, now *view) {
 	now.others[id], now.lost[id], now.unsettled[id] = c.read(before.others[id]), maps.Clone(c.lost), !c.isSettled()
 }
 
-// ended returns the clusters that left with a farewell, or that r has forgotten and that have had no heartbeat since. The caller holds h.mu.
+// ended returns the clusters that left with a farewell, or that r has forgotten and that have had
+// no heartbeat since. The caller holds h.mu.
 func (h *Hub) ended(r *Registry) map[string]bool {
 	ended := map[string]bool{}
 	for ref := range h.left {

@@ -9,8 +9,8 @@ import (
 	"sync"
 )
 
-// Keys are the keys that this cluster shares with the others, each with one of them: only these two can make a notification from one for the
-// other. It is safe for concurrent use.
+// Keys are the keys that this cluster shares with the others, each with one of them: only these two
+// can make a notification from one for the other. It is safe for concurrent use.
 type Keys struct {
 	private *ecdh.PrivateKey
 
@@ -24,8 +24,8 @@ const SecretSize = 32
 // maxShared bounds the memory of the shared keys: those of keys that clusters had before go.
 const maxShared = 4096
 
-// NewKeys returns the keys of a cluster from its secret. The same secret makes the same keys, so that the keys of a cluster stay when its controller
-// restarts.
+// NewKeys returns the keys of a cluster from its secret. The same secret makes the same keys, so
+// that the keys of a cluster stay when its controller restarts.
 func NewKeys(secret []byte) (*Keys, error) {
 	private, err := ecdh.X25519().NewPrivateKey(secret)
 	if err != nil {
@@ -34,7 +34,8 @@ func NewKeys(secret []byte) (*Keys, error) {
 	return &Keys{private: private, shared: map[string][]byte{}}, nil
 }
 
-// Public returns the public key for the cluster's contact: 43 characters of unpadded URL-safe base64.
+// Public returns the public key for the cluster's contact: 43 characters of unpadded URL-safe
+// base64.
 func (k *Keys) Public() string {
 	return base64.RawURLEncoding.EncodeToString(k.private.PublicKey().Bytes())
 }
@@ -48,7 +49,8 @@ func isKey(text string) bool {
 	return err == nil && len(text) == keyLength && len(data) == 32
 }
 
-// Encode returns the datagram of a message of this cluster for the cluster of a public key, nil if there is no shared key.
+// Encode returns the datagram of a message of this cluster for the cluster of a public key, nil if
+// there is no shared key.
 func (k *Keys) Encode(m Message, public string) []byte {
 	shared := k.with(public)
 	if shared == nil {
@@ -58,8 +60,9 @@ func (k *Keys) Encode(m Message, public string) []byte {
 	return m.encode(shared)
 }
 
-// with returns the key that this cluster shares with the cluster of a public key, from memory if it was used before. It is nil if there is none:
-// X25519 has points with which everybody shares the same secret.
+// with returns the key that this cluster shares with the cluster of a public key, from memory if it
+// was used before. It is nil if there is none: X25519 has points with which everybody shares the
+// same secret.
 func (k *Keys) with(public string) []byte {
 	k.mu.Lock()
 	shared, ok := k.shared[public]
@@ -77,7 +80,8 @@ func (k *Keys) with(public string) []byte {
 	return shared
 }
 
-// agree computes the key that this cluster shares with the cluster of a public key, nil if there is none. It takes some 100 microseconds.
+// agree computes the key that this cluster shares with the cluster of a public key, nil if there is
+// none. It takes some 100 microseconds.
 func (k *Keys) agree(public string) []byte {
 	data, err := base64.RawURLEncoding.Strict().DecodeString(public)
 	if err != nil {

@@ -22,25 +22,27 @@ type Message struct {
 	Key string
 	// Generation is that of the last record that From wrote.
 	Generation int64
-	// Sequence is the sender's time in nanoseconds, and grows with every message of a sender, so that receivers recognize replayed ones.
+	// Sequence is the sender's time in nanoseconds, and grows with every message of a sender, so
+	// that receivers recognize replayed ones.
 	Sequence int64
 }
 
 const (
-	// version is the first word of a datagram. A receiver of another version drops the datagram and polls.
+	// version is the first word of a datagram. A receiver of another version drops the datagram and
+	// polls.
 	version = "mcs-notify/2"
 	// macSize is the number of bytes of the HMAC that are sent. 128 bits cannot be guessed.
 	macSize = 16
-	// MaxSize is the largest datagram that is decoded, in bytes. Encode makes at most 249: version 12, two IDs of 63, a key of 43, two
-	// numbers of 20, a code of 22, six spaces.
+	// MaxSize is the largest datagram that is decoded, in bytes. Encode makes at most 249: version
+	// 12, two IDs of 63, a key of 43, two numbers of 20, a code of 22, six spaces.
 	MaxSize = 256
 )
 
 // ErrMalformed means that a datagram is not a notification.
 var ErrMalformed = errors.New("not a notification of version " + version)
 
-// encode returns the datagram for a cluster with which From shares a key: one line of words separated by single spaces. The last word is an
-// HMAC-SHA-256 of the rest.
+// encode returns the datagram for a cluster with which From shares a key: one line of words
+// separated by single spaces. The last word is an HMAC-SHA-256 of the rest.
 //
 //	mcs-notify/2 <clusterset> <from> <key> <generation> <sequence> <code>
 func (m Message) encode(shared []byte) []byte {
@@ -50,13 +52,14 @@ func (m Message) encode(shared []byte) []byte {
 	return base64.RawURLEncoding.AppendEncode(append(text, ' '), mac.Sum(nil)[:macSize])
 }
 
-// isSigned reports whether a datagram is the encoding of the message with a shared key. A message has one encoding: the comparison also rejects
-// other spellings of the numbers.
+// isSigned reports whether a datagram is the encoding of the message with a shared key. A message
+// has one encoding: the comparison also rejects other spellings of the numbers.
 func (m Message) isSigned(datagram, shared []byte) bool {
 	return hmac.Equal(m.encode(shared), datagram)
 }
 
-// decode reads a datagram from an untrusted sender. The sender is not verified yet (isSigned). The error is ErrMalformed.
+// decode reads a datagram from an untrusted sender. The sender is not verified yet (isSigned). The
+// error is ErrMalformed.
 func decode(datagram []byte) (Message, error) {
 	if len(datagram) > MaxSize {
 		return Message{}, ErrMalformed
@@ -83,7 +86,8 @@ type Contact struct {
 	Key string
 }
 
-// String returns the contact as it is written to the registry: "10.10.0.5:8479 <key>", "[2001:db8::5]:8479 <key>".
+// String returns the contact as it is written to the registry: "10.10.0.5:8479 <key>",
+// "[2001:db8::5]:8479 <key>".
 func (c Contact) String() string { return c.Address.String() + " " + c.Key }
 
 // ParseContact reads a contact from the registry. It is untrusted input.
@@ -99,9 +103,10 @@ func ParseContact(s string) (Contact, error) {
 	return Contact{Address: parsed, Key: key}, nil
 }
 
-// ParseAddress reads the IP address and port of a controller: 10.10.0.5:8479, [2001:db8::5]:8479. It refuses addresses that
-// cannot belong to a pod in another cluster, such as multicast and link-local ones, so that no record makes the clusters send
-// datagrams there. Loopback addresses are for clusters on one machine (Contact.Reaches).
+// ParseAddress reads the IP address and port of a controller: 10.10.0.5:8479, [2001:db8::5]:8479.
+// It refuses addresses that cannot belong to a pod in another cluster, such as multicast and
+// link-local ones, so that no record makes the clusters send datagrams there. Loopback addresses
+// are for clusters on one machine (Contact.Reaches).
 func ParseAddress(s string) (netip.AddrPort, error) {
 	parsed, err := netip.ParseAddrPort(s)
 	if err != nil {
@@ -117,7 +122,8 @@ func ParseAddress(s string) (netip.AddrPort, error) {
 	return parsed, err
 }
 
-// maxContacts is the number of contacts of one round. A thousand clusters get a notification in two rounds, 4 s, and so never become silent.
+// maxContacts is the number of contacts of one round. A thousand clusters get a notification in two
+// rounds, 4 s, and so never become silent.
 const maxContacts = 512
 
 // Receiver is a cluster that notifications are sent to.
@@ -127,8 +133,9 @@ type Receiver struct {
 	Generation int64
 }
 
-// Round returns the receivers of one round, at most maxContacts of them and one of each IP address, and the position of the next round: what the
-// records of a hostile member make every cluster send is bounded, in all and to one address. Receivers on one machine may share a loopback address.
+// Round returns the receivers of one round, at most maxContacts of them and one of each IP address,
+// and the position of the next round: what the records of a hostile member make every cluster send
+// is bounded, in all and to one address. Receivers on one machine may share a loopback address.
 func Round(receivers []Receiver, position int) (round []Receiver, next int) {
 	slices.SortFunc(receivers, func(a, b Receiver) int { return a.Address.Compare(b.Address) })
 	receivers = slices.CompactFunc(receivers, func(a, b Receiver) bool {

@@ -118,7 +118,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// TestKeys: two clusters share a key that no third one has, the same after a restart, and none is shared through a point of low order.
+// TestKeys: two clusters share a key that no third one has, the same after a restart, and none is
+// shared through a point of low order.
 func TestKeys(t *testing.T) {
 	shared := sender.with(receiver.Public())
 	if len(shared) == 0 || string(shared) != string(receiver.with(sender.Public())) || string(shared) != string(keysOf("cls1").with(receiver.Public())) {
@@ -138,7 +139,8 @@ func TestKeys(t *testing.T) {
 
 func receiverAt(address netip.AddrPort) Receiver { return Receiver{Contact: Contact{Address: address}} }
 
-// TestRound: a round has one contact of an IP address, at most maxContacts, and rounds reach all in turn.
+// TestRound: a round has one contact of an IP address, at most maxContacts, and rounds reach all in
+// turn.
 func TestRound(t *testing.T) {
 	var contacts []Receiver
 	for i := range 1200 {

@@ -8,38 +8,44 @@ import (
 )
 
 const (
-	// SendInterval is the time between two notifications of one sender to one receiver, with or without news. A hundred
-	// clusters send 50 datagrams of 200 bytes a second each.
+	// SendInterval is the time between two notifications of one sender to one receiver, with or
+	// without news. A hundred clusters send 50 datagrams of 200 bytes a second each.
 	SendInterval = 2 * time.Second
-	// silentIntervals is the number of send intervals without a notification after which a peer is silent: three lost
-	// datagrams in a row are no accident.
+	// silentIntervals is the number of send intervals without a notification after which a peer is
+	// silent: three lost datagrams in a row are no accident.
 	silentIntervals = 3.5
 	// minReadInterval is the shortest time between the starts of two reads.
 	minReadInterval = 100 * time.Millisecond
 )
 
-// retryLadder lists the times after a notification at which the registry is read again while it does not show the news. A
-// consistent registry shows it to the first read, at once. AWS Cloud Map shows a write after about 500 ms, so one read comes just
-// after that, and one before it for the writes that show earlier. After the last read the notification is given up.
+// retryLadder lists the times after a notification at which the registry is read again while it
+// does not show the news. A consistent registry shows it to the first read, at once. AWS Cloud Map
+// shows a write after about 500 ms, so one read comes just after that, and one before it for the
+// writes that show earlier. After the last read the notification is given up.
 var retryLadder = [...]time.Duration{
 	250 * time.Millisecond, 550 * time.Millisecond, 1050 * time.Millisecond, 1600 * time.Millisecond,
 	2200 * time.Millisecond, 2900 * time.Millisecond, 3700 * time.Millisecond,
 }
 
-// The rate limit of reads that notifications cause, in addition to the polls. When it is exhausted, the fast poll remains. A
-// read serves all peers, so that a peer that floods this cluster delays the news of the others by one interval of the limit.
+// The rate limit of reads that notifications cause, in addition to the polls. When it is exhausted,
+// the fast poll remains. A read serves all peers, so that a peer that floods this cluster delays
+// the news of the others by one interval of the limit.
 const (
-	// accountReads is the limit for all clusters together, which mostly share an account: two fifths of the 1,000
-	// DiscoverInstances a second that AWS allows it. The rest is for the pages that the reads find, and for polls.
+	// accountReads is the limit for all clusters together, which mostly share an account: two
+	// fifths of the 1,000 DiscoverInstances a second that AWS allows it. The rest is for the pages
+	// that the reads find, and for polls.
 	accountReads rate.Limit = 400
-	// minReads is the limit of a cluster however many there are, maxReads the most that minReadInterval allows. With fewer reads than one a second, changes would
-	// take longer than three seconds. So more than 400 clusters of one account can exceed accountReads while changes that all of them import come without a pause.
+	// minReads is the limit of a cluster however many there are, maxReads the most that
+	// minReadInterval allows. With fewer reads than one a second, changes would take longer than
+	// three seconds. So more than 400 clusters of one account can exceed accountReads while changes
+	// that all of them import come without a pause.
 	minReads, maxReads rate.Limit = 1, 10
 
 	readBurst = 40
 )
 
-// readsPerSecond returns the rate limit of each cluster where there are the given number of clusters.
+// readsPerSecond returns the rate limit of each cluster where there are the given number of
+// clusters.
 func readsPerSecond(clusters int) rate.Limit {
 	return min(maxReads, max(minReads, accountReads/rate.Limit(max(1, clusters))))
 }
@@ -85,7 +91,8 @@ type Scheduler struct {
 	readNow bool
 	// retry is the time of the next read of the ladder while the Scheduler is expecting something.
 	retry time.Time
-	// failurePause is the time after a failed read during which notifications cause no read, 0 after a successful one.
+	// failurePause is the time after a failed read during which notifications cause no read, 0
+	// after a successful one.
 	failurePause time.Duration
 	// fastPoll is set by the last read to keep the fast poll although no peer is silent.
 	fastPoll bool
@@ -97,7 +104,8 @@ type peer struct {
 	// notified is the time of its last notification, sequence the sequence in it.
 	notified time.Time
 	sequence int64
-	// expected is the generation that was announced last, if the registry does not show it yet, otherwise 0.
+	// expected is the generation that was announced last, if the registry does not show it yet,
+	// otherwise 0.
 	expected  int64
 	announced time.Time
 }
@@ -119,11 +127,13 @@ const (
 	ResultClock       = "wrong_clock"
 )
 
-// maxClockDifference is the largest difference of two clocks: AWS refuses requests of a client whose clock differs from its own by more than five
-// minutes (Signature Version 4), so two clusters differ by ten at most. A sequence beyond it would make later messages look like replays.
+// maxClockDifference is the largest difference of two clocks: AWS refuses requests of a client
+// whose clock differs from its own by more than five minutes (Signature Version 4), so two clusters
+// differ by ten at most. A sequence beyond it would make later messages look like replays.
 const maxClockDifference = 10 * time.Minute
 
-// HandleMessage processes a notification and returns its result for metrics. NextRead may be earlier afterwards.
+// HandleMessage processes a notification and returns its result for metrics. NextRead may be
+// earlier afterwards.
 func (s *Scheduler) HandleMessage(now time.Time, m Message) (result string) {
 	if m.ClusterSet != s.clusterSet || m.From == s.self {
 		return ResultForeign
@@ -142,11 +152,13 @@ func (s *Scheduler) HandleMessage(now time.Time, m Message) (result string) {
 	return ResultOK
 }
 
-// IsReadWanted reports whether a notification has announced something since the last read began: NextRead is earlier than before it.
+// IsReadWanted reports whether a notification has announced something since the last read began:
+// NextRead is earlier than before it.
 func (s *Scheduler) IsReadWanted() bool { return s.readNow }
 
-// HandleUnknownPeer processes a notification of a cluster that the last read did not show: it may have joined, or its controller may have another key. Its
-// generation cannot be compared with anything. It returns the result for metrics.
+// HandleUnknownPeer processes a notification of a cluster that the last read did not show: it may
+// have joined, or its controller may have another key. Its generation cannot be compared with
+// anything. It returns the result for metrics.
 func (s *Scheduler) HandleUnknownPeer(m Message) (result string) {
 	if m.ClusterSet != s.clusterSet || m.From == s.self {
 		return ResultForeign
@@ -160,8 +172,8 @@ func (s *Scheduler) HandleOwnWrite(now time.Time, generation int64) {
 	s.expect(now, s.peers[s.self], generation)
 }
 
-// expect starts the ladder for a generation that is neither shown nor expected yet. A retry that is due earlier stays: peers
-// that keep announcing news do not postpone it.
+// expect starts the ladder for a generation that is neither shown nor expected yet. A retry that is
+// due earlier stays: peers that keep announcing news do not postpone it.
 func (s *Scheduler) expect(now time.Time, p *peer, generation int64) {
 	if generation <= max(p.Generation, p.expected) {
 		return
@@ -209,8 +221,8 @@ func (p *peer) nextRetry(now time.Time) time.Time {
 	return now.Add(never)
 }
 
-// HandleReadSuccess records all clusters that a read has shown: the live peers and, once it has joined, this one. fastPoll asks
-// for the fast poll until the next read.
+// HandleReadSuccess records all clusters that a read has shown: the live peers and, once it has
+// joined, this one. fastPoll asks for the fast poll until the next read.
 func (s *Scheduler) HandleReadSuccess(clusters []Peer, fastPoll bool) {
 	s.failurePause, s.fastPoll = 0, fastPoll
 	isShown := make(map[string]bool, len(clusters))
@@ -241,7 +253,8 @@ func (s *Scheduler) HandleReadSuccess(clusters []Peer, fastPoll bool) {
 	s.limiter.SetLimitAt(s.lastRead, readsPerSecond(len(s.peers)))
 }
 
-// HandleReadFailure records that a read failed: the next one begins after a pause, whatever is announced.
+// HandleReadFailure records that a read failed: the next one begins after a pause, whatever is
+// announced.
 func (s *Scheduler) HandleReadFailure(pause time.Duration) { s.failurePause = pause }
 
 // NextRead returns the time of the next read, if no notification arrives until then.
@@ -277,7 +290,8 @@ func (s *Scheduler) PollInterval(now time.Time) time.Duration {
 	return s.intervals.PollWithNotifications
 }
 
-// silentAt returns the time when the first peer becomes silent, if no notification arrives until then.
+// silentAt returns the time when the first peer becomes silent, if no notification arrives until
+// then.
 func (s *Scheduler) silentAt() time.Time {
 	at := s.lastRead.Add(never)
 	for id, p := range s.peers {
@@ -318,7 +332,8 @@ func (s *Scheduler) Notified(id string) time.Time {
 	return time.Time{}
 }
 
-// Announced returns when the generation of a peer that the registry does not show yet was announced, zero if there is none.
+// Announced returns when the generation of a peer that the registry does not show yet was
+// announced, zero if there is none.
 func (s *Scheduler) Announced(id string) time.Time {
 	if p := s.peers[id]; p != nil && p.expected != 0 {
 		return p.announced

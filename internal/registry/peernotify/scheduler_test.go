@@ -15,7 +15,8 @@ var silence = Config{}.Silence()
 
 var start = time.Date(2026, 11, 21, 9, 0, 0, 0, time.UTC)
 
-// simulation runs the Scheduler of cluster a in its own time, with a registry that shows writes after a delay.
+// simulation runs the Scheduler of cluster a in its own time, with a registry that shows writes
+// after a delay.
 type simulation struct {
 	t     *testing.T
 	s     *Scheduler
@@ -152,7 +153,8 @@ func TestSchedulerPolls(t *testing.T) {
 	}
 }
 
-// TestSchedulerPollsFastOncePeerIsSilent: the fast poll begins when the peer becomes silent, not after the next slow poll.
+// TestSchedulerPollsFastOncePeerIsSilent: the fast poll begins when the peer becomes silent, not
+// after the next slow poll.
 func TestSchedulerPollsFastOncePeerIsSilent(t *testing.T) {
 	v := newSimulation(t, "b")
 	notified := v.s.peers["b"].notified
@@ -199,7 +201,8 @@ func TestSchedulerReadsAfterNotification(t *testing.T) {
 	v.wantReads("three at once", from, 0, 100)
 }
 
-// TestSchedulerRetries has registries that show writes after a delay: a change costs one read more for each step of the ladder.
+// TestSchedulerRetries has registries that show writes after a delay: a change costs one read more
+// for each step of the ladder.
 func TestSchedulerRetries(t *testing.T) {
 	for _, tc := range []struct {
 		delay time.Duration
@@ -225,7 +228,8 @@ func TestSchedulerRetries(t *testing.T) {
 	}
 }
 
-// TestSchedulerKeepsRetry: news of another peer, and further news of the same one, do not postpone a retry that is due earlier.
+// TestSchedulerKeepsRetry: news of another peer, and further news of the same one, do not postpone
+// a retry that is due earlier.
 func TestSchedulerKeepsRetry(t *testing.T) {
 	for _, second := range []string{"b", "c"} {
 		v := newSimulation(t, "b", "c")
@@ -241,7 +245,8 @@ func TestSchedulerKeepsRetry(t *testing.T) {
 	}
 }
 
-// TestSchedulerReadsDuringSteadyChanges has a peer that announces news faster than the registry shows them.
+// TestSchedulerReadsDuringSteadyChanges has a peer that announces news faster than the registry
+// shows them.
 func TestSchedulerReadsDuringSteadyChanges(t *testing.T) {
 	v := newSimulation(t, "b")
 	v.delay = 500 * time.Millisecond
@@ -307,7 +312,8 @@ func TestSchedulerHandleMessage(t *testing.T) {
 	}
 }
 
-// TestSchedulerHandleUnknownPeer: a cluster that may have joined makes the registry be read; nothing else of its message counts.
+// TestSchedulerHandleUnknownPeer: a cluster that may have joined makes the registry be read;
+// nothing else of its message counts.
 func TestSchedulerHandleUnknownPeer(t *testing.T) {
 	for name, tc := range map[string]struct {
 		message  Message
@@ -337,7 +343,8 @@ func TestSchedulerHandleUnknownPeer(t *testing.T) {
 	}
 }
 
-// TestSchedulerIgnoresReplay: a copy of the last datagram of a dead peer does not make it count as alive.
+// TestSchedulerIgnoresReplay: a copy of the last datagram of a dead peer does not make it count as
+// alive.
 func TestSchedulerIgnoresReplay(t *testing.T) {
 	v := newSimulation(t, "b")
 	last := Message{ClusterSet: "set1", From: "b", Generation: 1, Sequence: v.now.UnixNano()}
@@ -356,7 +363,8 @@ func TestSchedulerIgnoresReplay(t *testing.T) {
 	}
 }
 
-// TestSchedulerAcceptsNewProcess has a peer restart with a clock that was set back: a new process begins a new sequence.
+// TestSchedulerAcceptsNewProcess has a peer restart with a clock that was set back: a new process
+// begins a new sequence.
 func TestSchedulerAcceptsNewProcess(t *testing.T) {
 	v := newSimulation(t, "b")
 	message := Message{ClusterSet: "set1", From: "b", Generation: 1, Sequence: v.now.Add(-time.Minute).UnixNano()}
@@ -388,8 +396,8 @@ func TestSchedulerPausesAfterFailure(t *testing.T) {
 	}
 }
 
-// TestSchedulerFlood has senders that announce news without end: the rate of reads stays limited, and the news of an honest peer
-// are seen within an interval of the limit.
+// TestSchedulerFlood has senders that announce news without end: the rate of reads stays limited,
+// and the news of an honest peer are seen within an interval of the limit.
 func TestSchedulerFlood(t *testing.T) {
 	tests := map[string][]string{
 		"one peer":        {"b"},
@@ -429,7 +437,8 @@ func TestSchedulerFlood(t *testing.T) {
 	}
 }
 
-// TestSchedulerRateLimit: the reads that notifications cause are limited for all clusters of an account together.
+// TestSchedulerRateLimit: the reads that notifications cause are limited for all clusters of an
+// account together.
 func TestSchedulerRateLimit(t *testing.T) {
 	s := NewScheduler("set1", "a", Intervals{Poll: time.Second, PollWithNotifications: 5 * time.Second, Silence: silence})
 	for _, tc := range []struct {
@@ -447,7 +456,8 @@ func TestSchedulerRateLimit(t *testing.T) {
 	}
 }
 
-// TestSchedulerNeverStops has random notifications and failures: there is always a next read, not before 100 ms and not after 15 s.
+// TestSchedulerNeverStops has random notifications and failures: there is always a next read, not
+// before 100 ms and not after 15 s.
 func TestSchedulerNeverStops(t *testing.T) {
 	for seed := range uint64(50) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -537,8 +547,8 @@ func TestScheduler_IsReadWanted(t *testing.T) {
 	}
 }
 
-// BenchmarkScheduler measures what a notification without news costs, and each poll: all peers are compared with those that it has shown, and the next one is
-// scheduled.
+// BenchmarkScheduler measures what a notification without news costs, and each poll: all peers are
+// compared with those that it has shown, and the next one is scheduled.
 func BenchmarkScheduler(b *testing.B) {
 	for _, count := range []int{10, 100, 300, 1000} {
 		b.Run(fmt.Sprintf("clusters=%d", count), func(b *testing.B) {
@@ -550,7 +560,8 @@ func BenchmarkScheduler(b *testing.B) {
 			now := time.Now()
 			b.ReportAllocs()
 			for n := 0; b.Loop(); n++ {
-				now = now.Add(2 * time.Second / time.Duration(count)) // each cluster sends one in SendInterval
+				// each cluster sends one in SendInterval
+				now = now.Add(2 * time.Second / time.Duration(count))
 				s.HandleMessage(now, Message{ClusterSet: "set1", From: peers[n%count].ClusterID, Generation: 5, Sequence: now.UnixNano()})
 				if n%(count*5/2) == 0 { // PollWithNotifications
 					s.HandleReadStart(now)

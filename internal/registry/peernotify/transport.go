@@ -15,15 +15,18 @@ import (
 )
 
 const (
-	// A thousand clusters send 500 datagrams a second, and as many again while all of them write. Of more than that, the kernel drops most: the process does
-	// not read for a while, and the socket has room for some 200.
+	// A thousand clusters send 500 datagrams a second, and as many again while all of them write.
+	// Of more than that, the kernel drops most: the process does not read for a while, and the
+	// socket has room for some 200.
 	datagramsPerSecond, datagramsBurst = 2_000, 2_000
-	// floodPause is the time without reads after a datagram that is over the limit: as many as the socket holds are within the limit then.
+	// floodPause is the time without reads after a datagram that is over the limit: as many as the
+	// socket holds are within the limit then.
 	floodPause = 100 * time.Millisecond
-	// A verified message of an unknown sender makes the registry be read, which shows all clusters that have joined.
+	// A verified message of an unknown sender makes the registry be read, which shows all clusters
+	// that have joined.
 	unknownPerSecond, unknownBurst = 1, 5
-	// rebindAfter is the pause after which Run retries to listen on its address: the process that uses it may be about to
-	// stop.
+	// rebindAfter is the pause after which Run retries to listen on its address: the process that
+	// uses it may be about to stop.
 	rebindAfter = 5 * time.Second
 	// rereadAfter is the pause after a failed read, so that a broken socket causes no busy loop.
 	rereadAfter = 100 * time.Millisecond
@@ -48,9 +51,11 @@ type Config struct {
 	// Address is published to the other clusters with the public key of Keys.
 	Address netip.AddrPort
 	Keys    *Keys
-	// Networks has the addresses that notifications are sent to; empty is all that can belong to a pod.
+	// Networks has the addresses that notifications are sent to; empty is all that can belong to a
+	// pod.
 	Networks []netip.Prefix
-	// SendInterval is the time between two notifications to a cluster, the same in all clusters; 0 is the constant SendInterval.
+	// SendInterval is the time between two notifications to a cluster, the same in all clusters; 0
+	// is the constant SendInterval.
 	SendInterval time.Duration
 }
 
@@ -69,7 +74,8 @@ func (c Config) sendInterval() time.Duration {
 	return c.SendInterval
 }
 
-// Handler connects a Transport with the registry. Its methods are called from the Transport's goroutines.
+// Handler connects a Transport with the registry. Its methods are called from the Transport's
+// goroutines.
 type Handler interface {
 	// Listening is called when the socket is open: from then on the contact may be published.
 	Listening()
@@ -77,10 +83,12 @@ type Handler interface {
 	PeerKey(clusterID string) string
 	// HandleMessage processes a message of a member, and returns its result for metrics.
 	HandleMessage(Message) (result string)
-	// HandleUnknownPeer processes a message of a sender that can read the registry and that is not known as a member yet: not with this ID, or
-	// not with this key. It returns the result for metrics.
+	// HandleUnknownPeer processes a message of a sender that can read the registry and that is not
+	// known as a member yet: not with this ID, or not with this key. It returns the result for
+	// metrics.
 	HandleUnknownPeer(Message) (result string)
-	// State returns the message to send and its receivers. The Transport sets the sequence and the generation.
+	// State returns the message to send and its receivers. The Transport sets the sequence and the
+	// generation.
 	State() (Message, []Receiver)
 }
 
@@ -91,8 +99,8 @@ type Transport struct {
 	// count counts notifications for metrics.
 	count func(direction, result string)
 	log   logr.Logger
-	// unknown limits the verification of messages from unknown senders, which costs some 100 microseconds each. all limits the work for all
-	// datagrams.
+	// unknown limits the verification of messages from unknown senders, which costs some 100
+	// microseconds each. all limits the work for all datagrams.
 	unknown, all *rate.Limiter
 	// sendNow requests that the state is sent.
 	sendNow chan struct{}
@@ -222,7 +230,8 @@ func (t *Transport) handleDatagram(datagram []byte) (result string) {
 	return t.handler.HandleMessage(message)
 }
 
-// handleUnknown handles a message of a sender that is not known as a member with this key. A cluster that joins is one.
+// handleUnknown handles a message of a sender that is not known as a member with this key. A
+// cluster that joins is one.
 func (t *Transport) handleUnknown(message Message, datagram []byte) (result string) {
 	if !t.unknown.Allow() {
 		return ResultLimited
@@ -233,7 +242,8 @@ func (t *Transport) handleUnknown(message Message, datagram []byte) (result stri
 	return t.handler.HandleUnknownPeer(message)
 }
 
-// ListenUDP opens a socket on address, such as ":8479": of both IP families if the address has no host.
+// ListenUDP opens a socket on address, such as ":8479": of both IP families if the address has no
+// host.
 func ListenUDP(address string) (net.PacketConn, error) {
 	conn, err := (&net.ListenConfig{}).ListenPacket(context.Background(), "udp", address)
 	if err != nil {

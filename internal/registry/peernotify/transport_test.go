@@ -180,7 +180,8 @@ func (f *flood) ReadFrom(p []byte) (int, net.Addr, error) {
 	return copy(p, f.datagram), nil, nil
 }
 
-// TestTransportReadsNoFlood: of a flood no more is read than is handled, so that the kernel drops the rest.
+// TestTransportReadsNoFlood: of a flood no more is read than is handled, so that the kernel drops
+// the rest.
 func TestTransportReadsNoFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, conn := newTestHandler(t, "b"), &flood{datagram: []byte("garbage")}

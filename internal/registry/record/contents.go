@@ -13,7 +13,8 @@ import (
 // Contents is a page that is decompressed but not decoded.
 type Contents struct{ entries []Entry }
 
-// Entry is an export of a page that is not decoded. It can be counted without the memory that its decoded form takes.
+// Entry is an export of a page that is not decoded. It can be counted without the memory that its
+// decoded form takes.
 type Entry struct {
 	// Key is the export's key, the zero value if it cannot be read.
 	Key mcs.Key
@@ -27,11 +28,12 @@ type Entry struct {
 	err error
 }
 
-// maxItems bounds the messages and texts of one export: the 100 groups of 1,000 ports that mcs.Sanitize accepts are 100,000, and 10,000 host names. Decoded
-// they take 15 MiB.
+// maxItems bounds the messages and texts of one export: the 100 groups of 1,000 ports that
+// mcs.Sanitize accepts are 100,000, and 10,000 host names. Decoded they take 15 MiB.
 const maxItems = 120_000
 
-// Open decompresses a page and counts its exports. It returns an error if nothing of the page can be read: a *NewerError if a newer controller could.
+// Open decompresses a page and counts its exports. It returns an error if nothing of the page can
+// be read: a *NewerError if a newer controller could.
 func Open(data []byte) (Contents, error) {
 	if len(data) < headerBytes || data[0] == 0 {
 		return Contents{}, errors.New("it is no page of exports")
@@ -125,7 +127,8 @@ func newEntry(data []byte) Entry {
 	return e
 }
 
-// countGroup returns the cost of an encoded group of endpoints, and the number of its messages and texts.
+// countGroup returns the cost of an encoded group of endpoints, and the number of its messages and
+// texts.
 func countGroup(data []byte) (cost budget.Amounts, items int, err error) {
 	ports, endpoints := 0, 0
 	err = fields(data, func(number protowire.Number, value []byte, _ uint64) error {
@@ -145,7 +148,8 @@ func countGroup(data []byte) (cost budget.Amounts, items int, err error) {
 	return budget.OfGroup(ports, endpoints), items, err
 }
 
-// fields calls visit for each field of an encoded message: with its bytes, or with its number if it is a varint.
+// fields calls visit for each field of an encoded message: with its bytes, or with its number if it
+// is a varint.
 func fields(data []byte, visit func(number protowire.Number, value []byte, varint uint64) error) error {
 	for len(data) > 0 {
 		number, kind, n := protowire.ConsumeTag(data)

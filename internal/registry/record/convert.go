@@ -22,7 +22,8 @@ const (
 	terminating
 )
 
-// fromExport converts a canonical export to a message. The message has no cluster: the location of the page implies it.
+// fromExport converts a canonical export to a message. The message has no cluster: the location of
+// the page implies it.
 func fromExport(exp mcs.Export) *recordpb.Export {
 	m := &recordpb.Export{
 		Namespace:             exp.Key.Namespace,
@@ -139,7 +140,8 @@ func fromBackends(b mcs.Backends) *recordpb.Backends {
 	return m
 }
 
-// toPlanes transposes addresses of size bytes: all first bytes, then all second bytes, and so on. That compresses better.
+// toPlanes transposes addresses of size bytes: all first bytes, then all second bytes, and so on.
+// That compresses better.
 func toPlanes(endpoints []mcs.Endpoint, size int) []byte {
 	planes := make([]byte, size*len(endpoints))
 	for i, e := range endpoints {

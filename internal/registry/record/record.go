@@ -1,8 +1,9 @@
-// Package record is the wire format of exports in a registry: protobuf in columns, compressed with zstd, after two bytes with the
-// format's version. docs/proposals/001-cloud-map-record-format.md explains the layout.
+// Package record is the wire format of exports in a registry: protobuf in columns, compressed with
+// zstd, after two bytes with the format's version. docs/proposals/001-cloud-map-record-format.md
+// explains the layout.
 //
-// A user with write access to a registry can write anything, so decoding trusts nothing: sizes are bounded, every export passes
-// mcs.Sanitize, and a bad export does not affect the others.
+// A user with write access to a registry can write anything, so decoding trusts nothing: sizes are
+// bounded, every export passes mcs.Sanitize, and a bad export does not affect the others.
 package record
 
 import (
@@ -19,16 +20,17 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record/recordpb"
 )
 
-// The version of the format that this package writes. A reader accepts every minor version of its major version: minor versions
-// only add fields that may be ignored.
+// The version of the format that this package writes. A reader accepts every minor version of its
+// major version: minor versions only add fields that may be ignored.
 const (
 	Major = 1
 	Minor = 1
 )
 
 const (
-	// MaxExportBytes bounds one export before compression: mcs.Sanitize's 10,000 endpoints with IPv6 addresses and
-	// host names of 63 bytes are 0.8 MiB, and decoded they take at most about 50 times as much memory.
+	// MaxExportBytes bounds one export before compression: mcs.Sanitize's 10,000 endpoints with
+	// IPv6 addresses and host names of 63 bytes are 0.8 MiB, and decoded they take at most about 50
+	// times as much memory.
 	MaxExportBytes = 1 << 20
 	// maxPageBytes bounds a page before compression: eight of the largest exports.
 	maxPageBytes = 8 << 20
@@ -61,8 +63,8 @@ type Page struct {
 	Problems []string
 }
 
-// Encode encodes exports of different keys. The same exports give the same bytes in any order. It returns an error if Decode would
-// refuse the size.
+// Encode encodes exports of different keys. The same exports give the same bytes in any order. It
+// returns an error if Decode would refuse the size.
 func Encode(exports []mcs.Export) ([]byte, error) {
 	if len(exports) > maxExports {
 		return nil, fmt.Errorf("%d exports are more than the %d that fit a page", len(exports), maxExports)
@@ -87,7 +89,8 @@ func Encode(exports []mcs.Export) ([]byte, error) {
 	return encoder().EncodeAll(plain, []byte{Major, Minor}), nil
 }
 
-// Undecided returns an export that stands for one of which the cluster has not decided whether it still exports it. Readers keep what they know of it.
+// Undecided returns an export that stands for one of which the cluster has not decided whether it
+// still exports it. Readers keep what they know of it.
 func Undecided(key mcs.Key, clusterID string) mcs.Export {
 	return mcs.Export{Key: key, Cluster: clusterID}
 }
@@ -119,8 +122,8 @@ func marshal(m proto.Message) ([]byte, error) {
 	return proto.MarshalOptions{Deterministic: true}.Marshal(m)
 }
 
-// Decode decodes a page of clusterID. It returns an error if nothing of the page can be read: a *NewerError if a newer controller
-// could.
+// Decode decodes a page of clusterID. It returns an error if nothing of the page can be read: a
+// *NewerError if a newer controller could.
 func Decode(data []byte, clusterID string) (Page, error) {
 	contents, err := Open(data)
 	if err != nil {
@@ -129,8 +132,8 @@ func Decode(data []byte, clusterID string) (Page, error) {
 	return contents.Decode(clusterID, func(mcs.Key) bool { return true }), nil
 }
 
-// splitPage returns the field exports of a recordpb.Page. It does not unmarshal the page, because every two bytes of a hostile page
-// could take twenty bytes of memory.
+// splitPage returns the field exports of a recordpb.Page. It does not unmarshal the page, because
+// every two bytes of a hostile page could take twenty bytes of memory.
 func splitPage(plain []byte) ([][]byte, error) {
 	var raw [][]byte
 	for len(plain) > 0 {
@@ -235,8 +238,8 @@ func clip(s string) string {
 	return s[:most] + "…"
 }
 
-// encoder and decoder are shared by all callers: EncodeAll and DecodeAll keep no state between calls, and each has megabytes of
-// tables.
+// encoder and decoder are shared by all callers: EncodeAll and DecodeAll keep no state between
+// calls, and each has megabytes of tables.
 
 var encoder = sync.OnceValue(func() *zstd.Encoder {
 	e, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBetterCompression), zstd.WithEncoderConcurrency(1),

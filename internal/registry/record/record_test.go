@@ -104,7 +104,8 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// TestTimesThatJSONCannotEncode: the status endpoint shows exports as JSON, which has no times after the year 9999 or before the year 0.
+// TestTimesThatJSONCannotEncode: the status endpoint shows exports as JSON, which has no times
+// after the year 9999 or before the year 0.
 func TestTimesThatJSONCannotEncode(t *testing.T) {
 	tests := map[string]struct {
 		seconds int64
@@ -299,7 +300,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestZoneOutsideTable decodes an endpoint whose zone is the first index outside the table of zones.
+// TestZoneOutsideTable decodes an endpoint whose zone is the first index outside the table of
+// zones.
 func TestZoneOutsideTable(t *testing.T) {
 	m := fromExport(web("a", mcs.Endpoint{Address: netip.MustParseAddr("10.0.0.1"), Ready: true, Serving: true, Zone: "a"}))
 	m.Backends[0].Zones[0] = uint32(len(m.Backends[0].ZoneNames))
@@ -309,7 +311,8 @@ func TestZoneOutsideTable(t *testing.T) {
 	}
 }
 
-// TestZoneTable checks that a zone is once in the table of zones, and that endpoints without zones need no table.
+// TestZoneTable checks that a zone is once in the table of zones, and that endpoints without zones
+// need no table.
 func TestZoneTable(t *testing.T) {
 	names, column := zones([]mcs.Endpoint{{Zone: "b"}, {Zone: "a"}, {Zone: "b"}, {}})
 	if !slices.Equal(names, []string{"", "a", "b"}) || !slices.Equal(column, []uint32{2, 1, 2, 0}) {
@@ -320,7 +323,8 @@ func TestZoneTable(t *testing.T) {
 	}
 }
 
-// TestBytesPerEndpoint bounds the encoded size of one endpoint of many. Addresses scattered over the pod network are the worst case.
+// TestBytesPerEndpoint bounds the encoded size of one endpoint of many. Addresses scattered over
+// the pod network are the worst case.
 func TestBytesPerEndpoint(t *testing.T) {
 	for _, n := range []int{10, 100, 500, 1000, 5000} {
 		size := len(encode(t, web("big", scattered(n)...)))
@@ -331,7 +335,8 @@ func TestBytesPerEndpoint(t *testing.T) {
 	}
 }
 
-// scattered returns n ready endpoints at addresses 10.10.x.y in three zones, the same ones at each call.
+// scattered returns n ready endpoints at addresses 10.10.x.y in three zones, the same ones at each
+// call.
 func scattered(n int) []mcs.Endpoint {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	var endpoints []mcs.Endpoint

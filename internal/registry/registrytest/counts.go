@@ -11,8 +11,9 @@ import (
 	"testing"
 )
 
-// Counts counts what a random test does. When the test ends, it writes the numbers to a file of the folder that the environment variable FAULTS_TRACE
-// names, one line each. A nil Counts counts nothing.
+// Counts counts what a random test does. When the test ends, it writes the numbers to a file of the
+// folder that the environment variable FAULTS_TRACE names, one line each. A nil Counts counts
+// nothing.
 type Counts struct {
 	mu      sync.Mutex
 	numbers map[string]int

@@ -51,7 +51,8 @@ func keeps(exp mcs.Export) condition {
 // ended is met if no cluster exports the service, and this is certain.
 var ended = all(exportsAre(), unknownAre(), unseenAre())
 
-// startImported starts cls1 with an export, and cls2, which imports it. From then on the test fails if cls2 has another version of it or none.
+// startImported starts cls1 with an export, and cls2, which imports it. From then on the test fails
+// if cls2 has another version of it or none.
 func (h *harness) startImported(t *testing.T) (exporter, reader *node, web mcs.Export) {
 	t.Helper()
 	a, b := h.start(t, identity("cls1")), h.start(t, identity("cls2")).imports("cls1")
@@ -68,8 +69,9 @@ func (h *harness) startImported(t *testing.T) (exporter, reader *node, web mcs.E
 	return a, b, web
 }
 
-// testSilence changes the store after the exporter has stopped. The reader keeps the import, even when the exporter is stale, and so does
-// a reader that starts then. A restarted exporter writes everything again.
+// testSilence changes the store after the exporter has stopped. The reader keeps the import, even
+// when the exporter is stale, and so does a reader that starts then. A restarted exporter writes
+// everything again.
 func testSilence(t *testing.T, h *harness, change func()) {
 	t.Helper()
 	a, b, web := h.startImported(t)
@@ -155,7 +157,8 @@ func testFarewell(t *testing.T, h *harness) {
 	a, b, web := h.startImported(t)
 	c := h.start(t, identity("cls3"))
 	c.await(key("web"), exportsAre(web))
-	c.awaitMembers("cls1", "cls2", "cls3") // Cloud Map keeps the farewell of the last member for some polls only
+	// Cloud Map keeps the farewell of the last member for some polls only
+	c.awaitMembers("cls1", "cls2", "cls3")
 	b.stop(nil)
 	a.stop(registry.ErrLeave)
 	c.await(key("web"), exportsAre())
@@ -254,8 +257,9 @@ func testReplayed(t *testing.T, h *harness) {
 	b.await(key("db"), exportsAre(db))
 }
 
-// testRotatedKey restarts the exporter with a rotated key. Until it has signed an export with the new key, the others have the one that it signed with the
-// previous key, and report no problem: they can verify that the previous key signed the new one.
+// testRotatedKey restarts the exporter with a rotated key. Until it has signed an export with the
+// new key, the others have the one that it signed with the previous key, and report no problem:
+// they can verify that the previous key signed the new one.
 func testRotatedKey(t *testing.T, h *harness) {
 	if h.NewWithRotatedKey == nil {
 		t.Skip("the backend has no hook NewWithRotatedKey")

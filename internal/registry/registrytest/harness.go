@@ -27,7 +27,8 @@ func (h *harness) start(t *testing.T, identity mcs.Identity) *node {
 	return h.run(t, h.New(t, identity, Options{}))
 }
 
-// startPublishing starts a registry that has all exports of its cluster before it runs, as a controller that starts does.
+// startPublishing starts a registry that has all exports of its cluster before it runs, as a
+// controller that starts does.
 func (h *harness) startPublishing(t *testing.T, identity mcs.Identity, exports ...mcs.Export) *node {
 	t.Helper()
 	reg := h.New(t, identity, Options{})
@@ -54,9 +55,10 @@ func (h *harness) run(t *testing.T, reg registry.Registry) *node {
 	return n
 }
 
-// leavingHeartbeat is the time between two heartbeats of a registry that leaves at once, five times as long as those of the others. From it the
-// registry derives how long a record must not change until its writer counts as ended. With the interval of the others that is half a second, and a live
-// clone may write nothing for so long while the machine has other work.
+// leavingHeartbeat is the time between two heartbeats of a registry that leaves at once, five times
+// as long as those of the others. From it the registry derives how long a record must not change
+// until its writer counts as ended. With the interval of the others that is half a second, and a
+// live clone may write nothing for so long while the machine has other work.
 const leavingHeartbeat = time.Second
 
 // leaveAs runs a registry that leaves at once.
@@ -102,7 +104,8 @@ type node struct {
 	// notified counts notifications by key; changed is closed and replaced with each.
 	notified map[mcs.Key]int
 	changed  chan struct{}
-	// forbidden is the check of the Views after notifications, nil for none, and rules counts its changes.
+	// forbidden is the check of the Views after notifications, nil for none, and rules counts its
+	// changes.
 	forbidden func(mcs.Key, registry.View) string
 	rules     int
 }
@@ -187,8 +190,8 @@ func (n *node) lookup(k mcs.Key) registry.View {
 // condition returns the reason why a View does not meet it, or "".
 type condition func(registry.View) string
 
-// await looks k up once and then after each notification, until the condition is met: a change without a notification is a
-// failure, as it would be for the controller.
+// await looks k up once and then after each notification, until the condition is met: a change
+// without a notification is a failure, as it would be for the controller.
 func (n *node) await(k mcs.Key, met condition) {
 	n.t.Helper()
 	timeout := time.NewTimer(n.h.Timeout)
@@ -358,7 +361,8 @@ func endpoints(first netip.Addr, n int) []mcs.Endpoint {
 	return result
 }
 
-// fullExport returns an export with every field that is published, and those that are not: Node, Pod, InstanceAttributes, Region and InstanceDNS.
+// fullExport returns an export with every field that is published, and those that are not: Node,
+// Pod, InstanceAttributes, Region and InstanceDNS.
 func fullExport(clusterID string, k mcs.Key) mcs.Export {
 	timeout := int32(10)
 	return mcs.Export{

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// HeapPeak runs do and returns the number of bytes by which the heap in use grew at most, observed every 5 ms.
+// HeapPeak runs do and returns the number of bytes by which the heap in use grew at most, observed
+// every 5 ms.
 func HeapPeak(do func()) (peak uint64) {
 	defer debug.SetGCPercent(debug.SetGCPercent(20)) // what is garbage does not count
 	runtime.GC()

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// Setting returns the value of an environment variable for a random test, such as the seed of a run to replay, or standard.
+// Setting returns the value of an environment variable for a random test, such as the seed of a run
+// to replay, or standard.
 func Setting(t *testing.T, name string, standard uint64) uint64 {
 	t.Helper()
 	text := os.Getenv(name)

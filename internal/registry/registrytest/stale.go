@@ -107,7 +107,8 @@ func testNotStaleWithoutHeartbeats(t *testing.T, h *harness) {
 	testNotStaleWhile(t, h, h.DropHeartbeats)
 }
 
-// testNotStaleWhile injects a fault for longer than StaleAfter: a cluster that stops meanwhile is stale only after the fault.
+// testNotStaleWhile injects a fault for longer than StaleAfter: a cluster that stops meanwhile is
+// stale only after the fault.
 func testNotStaleWhile(t *testing.T, h *harness, inject func(*testing.T) (restore func())) {
 	t.Helper()
 	if inject == nil {

@@ -1,5 +1,5 @@
-// Package registrytest is the conformance suite of package registry: its contract as tests, which every backend passes
-// unchanged. Tests wait for notifications, so a backend that misses one fails.
+// Package registrytest is the conformance suite of package registry: its contract as tests, which
+// every backend passes unchanged. Tests wait for notifications, so a backend that misses one fails.
 package registrytest
 
 import (
@@ -17,25 +17,28 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// Backend is one store, empty at first, with hooks to create registries on it and to inject faults. Clauses that need a hook
-// are skipped if it is nil.
+// Backend is one store, empty at first, with hooks to create registries on it and to inject faults.
+// Clauses that need a hook are skipped if it is nil.
 type Backend struct {
-	// New creates a registry for identity, as a starting process does. The same identity again is a restart.
+	// New creates a registry for identity, as a starting process does. The same identity again is a
+	// restart.
 	New func(t *testing.T, identity mcs.Identity, options Options) registry.Registry
 	// NewReader creates a registry that only imports: its cluster is no member.
 	NewReader func(t *testing.T, identity mcs.Identity) registry.Registry
 	// Fail makes every request fail until restore is called.
 	Fail func(t *testing.T) (restore func())
-	// Corrupt replaces a cluster's stored export of key with garbage until the cluster publishes again. It returns whether
-	// the garbage covers a key: backends store several keys together.
+	// Corrupt replaces a cluster's stored export of key with garbage until the cluster publishes
+	// again. It returns whether the garbage covers a key: backends store several keys together.
 	Corrupt func(t *testing.T, clusterSetID, clusterID string, key mcs.Key) (covers func(mcs.Key) bool)
 	// DeleteExport deletes a cluster's stored export of key, as another user of the store may.
 	DeleteExport func(t *testing.T, clusterSetID, clusterID string, key mcs.Key)
-	// DropHeartbeats keeps the heartbeats of all clusters from the store, which otherwise works, until restore is called.
+	// DropHeartbeats keeps the heartbeats of all clusters from the store, which otherwise works,
+	// until restore is called.
 	DropHeartbeats func(t *testing.T) (restore func())
 	// DeleteMember deletes a cluster's stored membership, but not its exports.
 	DeleteMember func(t *testing.T, clusterSetID, clusterID string)
-	// StaleAfter is the time after which registries created by New find a cluster stale; 0 skips the clauses about it.
+	// StaleAfter is the time after which registries created by New find a cluster stale; 0 skips
+	// the clauses about it.
 	StaleAfter time.Duration
 	// Writes counts the writes of exports so far, without heartbeats.
 	Writes func() int
@@ -43,15 +46,16 @@ type Backend struct {
 	Empty func(t *testing.T, clusterSetID, clusterID string) bool
 	// Wipe deletes everything that the store holds, as another user of it may.
 	Wipe func(t *testing.T)
-	// Forge replaces the member record of a cluster by one that announces no exports and is signed with a key of another cluster, as
-	// another member may with the policies that a backend ships.
+	// Forge replaces the member record of a cluster by one that announces no exports and is signed
+	// with a key of another cluster, as another member may with the policies that a backend ships.
 	Forge func(t *testing.T, clusterSetID, clusterID string)
-	// Record returns a function that writes everything that the store holds of a cluster now again, and deletes what came since: as
-	// from a backup, or by another user who kept it.
+	// Record returns a function that writes everything that the store holds of a cluster now again,
+	// and deletes what came since: as from a backup, or by another user who kept it.
 	Record func(t *testing.T, clusterSetID, clusterID string) (replay func())
 	// NewWithRotatedKey creates a registry as New does, after the key of the cluster was rotated.
 	NewWithRotatedKey func(t *testing.T, identity mcs.Identity) registry.Registry
-	// IsVariant skips the clauses of evidence.go, for a setting that does not change them of a backend that runs them in another test.
+	// IsVariant skips the clauses of evidence.go, for a setting that does not change them of a
+	// backend that runs them in another test.
 	IsVariant bool
 	// Timeout bounds each wait; 0 is a minute, for machines that do other work.
 	Timeout time.Duration
@@ -59,7 +63,8 @@ type Backend struct {
 
 // Options are what a clause changes of the registries that New creates.
 type Options struct {
-	// HeartbeatInterval replaces the time between two heartbeats if it is not 0. Backends without heartbeats ignore it.
+	// HeartbeatInterval replaces the time between two heartbeats if it is not 0. Backends without
+	// heartbeats ignore it.
 	HeartbeatInterval time.Duration
 }
 

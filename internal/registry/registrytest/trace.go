@@ -16,8 +16,8 @@ import (
 // traceLines is the number of lines that a trace keeps.
 const traceLines = 3_000
 
-// Trace keeps the last lines of a random test. If the test fails, it writes them to a file of the folder that the environment variable
-// FAULTS_TRACE names. A nil Trace keeps nothing.
+// Trace keeps the last lines of a random test. If the test fails, it writes them to a file of the
+// folder that the environment variable FAULTS_TRACE names. A nil Trace keeps nothing.
 type Trace struct {
 	t    *testing.T
 	file string

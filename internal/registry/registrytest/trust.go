@@ -42,7 +42,8 @@ func seedOf(identity mcs.Identity) []byte {
 	return seed[:]
 }
 
-// Keyrings are the keyrings of the clusters of a test. A cluster has the same one after a restart, as if it had been saved.
+// Keyrings are the keyrings of the clusters of a test. A cluster has the same one after a restart,
+// as if it had been saved.
 type Keyrings struct {
 	staleAfter time.Duration
 

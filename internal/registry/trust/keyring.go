@@ -13,7 +13,8 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// Time orders the records of a cluster: by heartbeat, which grows with every write of a record in any registry, then by generation.
+// Time orders the records of a cluster: by heartbeat, which grows with every write of a record in
+// any registry, then by generation.
 type Time struct{ Generation, Heartbeat int64 }
 
 // After reports whether t is later than o.
@@ -23,23 +24,28 @@ func (t Time) After(o Time) bool {
 
 // Pin is the trust state of another cluster, kept across restarts.
 type Pin struct {
-	// Key is the key that the cluster's records must be signed with. UID is the UID of its namespace kube-system.
+	// Key is the key that the cluster's records must be signed with. UID is the UID of its
+	// namespace kube-system.
 	Key Key
 	UID string
-	// Last is the time of the latest record that was read from each registry, by the registry's name. An earlier record is a replay.
+	// Last is the time of the latest record that was read from each registry, by the registry's
+	// name. An earlier record is a replay.
 	Last map[string]Time
-	// Left is set after a farewell of the cluster, Forgotten after an administrator requested to forget it. Any key may follow a
-	// farewell; a forgotten cluster returns with a record later than Last.
+	// Left is set after a farewell of the cluster, Forgotten after an administrator requested to
+	// forget it. Any key may follow a farewell; a forgotten cluster returns with a record later
+	// than Last.
 	Left, Forgotten bool
 	// Unsealed are the names of the registries, sorted, in which the cluster's catalog has shown
 	// another key while any member of the clusterset could have written it: sealing the catalog
 	// later proves nothing.
 	Unsealed []string
-	// Since is when this cluster saw the other one for the first time, zero if that was before it was recorded.
+	// Since is when this cluster saw the other one for the first time, zero if that was before it
+	// was recorded.
 	Since time.Time
 }
 
-// detail selects the fields of a Pin that are compared: all but the times, also the generations of the records, or all.
+// detail selects the fields of a Pin that are compared: all but the times, also the generations of
+// the records, or all.
 type detail int
 
 const (
@@ -86,8 +92,8 @@ func (p Pin) heartbeat() (latest int64) {
 	return latest
 }
 
-// merged returns the pin of a cluster after another process of this cluster has saved it as stored: that of the process that has read the later
-// heartbeat. A pin of another key stays as it is.
+// merged returns the pin of a cluster after another process of this cluster has saved it as stored:
+// that of the process that has read the later heartbeat. A pin of another key stays as it is.
 func (p Pin) merged(stored Pin) Pin {
 	if stored.Key != p.Key {
 		return p
@@ -115,8 +121,9 @@ var ErrChanged = errors.New("another process of this cluster has saved the keys 
 type Store interface {
 	// LoadPins returns the pins by cluster ID.
 	LoadPins(ctx context.Context) (map[string]Pin, error)
-	// SavePins replaces the pins of these clusters and keeps the others. The zero Pin removes one. It must not keep or change the map. It saves nothing
-	// and returns ErrChanged if another process has saved pins since this one loaded or saved them.
+	// SavePins replaces the pins of these clusters and keeps the others. The zero Pin removes one.
+	// It must not keep or change the map. It saves nothing and returns ErrChanged if another
+	// process has saved pins since this one loaded or saved them.
 	SavePins(ctx context.Context, pins map[string]Pin) error
 }
 
@@ -126,8 +133,8 @@ type Config struct {
 	// StaleAfter is the time without a record of a key after which the registry may prove another
 	// one (Presented.Proven).
 	StaleAfter time.Duration
-	// Listed are the keys that the administrator listed, by cluster ID: such a cluster never has another key. If ListedOnly is set, the
-	// other clusters have none.
+	// Listed are the keys that the administrator listed, by cluster ID: such a cluster never has
+	// another key. If ListedOnly is set, the other clusters have none.
 	Listed     map[string]Key
 	ListedOnly bool
 	// Store keeps the pins; nil is none.
@@ -151,7 +158,8 @@ const (
 	defaultMaxPinBytes = 900 << 10
 )
 
-// Keyring has the keys of the other clusters of a clusterset. All registries of a controller share one. It is safe for concurrent use.
+// Keyring has the keys of the other clusters of a clusterset. All registries of a controller share
+// one. It is safe for concurrent use.
 type Keyring struct {
 	cfg Config
 
@@ -169,7 +177,8 @@ type Keyring struct {
 // entry is a pin in memory.
 type entry struct {
 	Pin
-	// heard is the time at which a record of the cluster was last read, or when this process started.
+	// heard is the time at which a record of the cluster was last read, or when this process
+	// started.
 	heard time.Time
 	// saved is the pin as stored.
 	saved Pin
@@ -233,8 +242,8 @@ func Load(ctx context.Context, cfg Config) (*Keyring, error) {
 	return k, nil
 }
 
-// AddOwn adds the keys that this cluster has under an ID. While it is renamed it has two, and reads its own records under the previous one, which may have been
-// another cluster's before.
+// AddOwn adds the keys that this cluster has under an ID. While it is renamed it has two, and reads
+// its own records under the previous one, which may have been another cluster's before.
 func (k *Keyring) AddOwn(clusterID string, keys ...Key) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -247,7 +256,8 @@ type Verdict int
 const (
 	// Refused means that the key is not the cluster's.
 	Refused Verdict = iota
-	// Unknown means that no other key is the cluster's: the key is the cluster's if the place that only the cluster can write has it.
+	// Unknown means that no other key is the cluster's: the key is the cluster's if the place that
+	// only the cluster can write has it.
 	Unknown
 	// Accepted means that the key is the cluster's.
 	Accepted
@@ -334,7 +344,8 @@ func (k *Keyring) remedy(pin *entry, p Presented) string {
 	return fmt.Sprintf("%s: if the key is that of the cluster, run kubectl mcs trust %s in this cluster", reason, p.ClusterID)
 }
 
-// Last returns the time of the latest record of a cluster in a registry that was read with this key, zero if there is none.
+// Last returns the time of the latest record of a cluster in a registry that was read with this
+// key, zero if there is none.
 func (k *Keyring) Last(registry, clusterID string, key Key) Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -365,8 +376,8 @@ type Record struct {
 	Farewell bool
 }
 
-// Observe updates the pin of a cluster after an accepted record. A farewell counts unless another registry has a later record: a cluster that
-// moves to another registry leaves the previous one.
+// Observe updates the pin of a cluster after an accepted record. A farewell counts unless another
+// registry has a later record: a cluster that moves to another registry leaves the previous one.
 func (k *Keyring) Observe(r Record) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -474,8 +485,8 @@ func (k *Keyring) isImported(id string, pin *entry) bool {
 	return ok
 }
 
-// Forget makes the keyring treat the records of a cluster up to now as its last ones: the cluster returns with a later record, or with
-// another key.
+// Forget makes the keyring treat the records of a cluster up to now as its last ones: the cluster
+// returns with a later record, or with another key.
 func (k *Keyring) Forget(clusterID string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -534,8 +545,9 @@ func (k *Keyring) IsReplaced(clusterID string, key Key) bool {
 	return ok && pin.Key != key && pin.Key != Key{}
 }
 
-// Since returns when this cluster saw another one for the first time, across restarts: now if it has not, and the zero time if the administrator listed the
-// cluster's key. No other cluster can choose it.
+// Since returns when this cluster saw another one for the first time, across restarts: now if it
+// has not, and the zero time if the administrator listed the cluster's key. No other cluster can
+// choose it.
 func (k *Keyring) Since(clusterID string) time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -551,7 +563,8 @@ func (k *Keyring) Since(clusterID string) time.Time {
 // now returns the time as pins have it: the wall clock in seconds.
 func now() time.Time { return time.Now().UTC().Truncate(time.Second) }
 
-// HasEnded reports whether the cluster has signed a farewell or was forgotten, and has not returned.
+// HasEnded reports whether the cluster has signed a farewell or was forgotten, and has not
+// returned.
 func (k *Keyring) HasEnded(clusterID string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -559,7 +572,8 @@ func (k *Keyring) HasEnded(clusterID string) bool {
 	return ok && (pin.Left || pin.Forgotten)
 }
 
-// IsSigned reports whether a record of the cluster was accepted, also by an earlier process, and it has neither left nor was forgotten since.
+// IsSigned reports whether a record of the cluster was accepted, also by an earlier process, and it
+// has neither left nor was forgotten since.
 func (k *Keyring) IsSigned(clusterID string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -567,8 +581,8 @@ func (k *Keyring) IsSigned(clusterID string) bool {
 	return ok && pin.Key != Key{} && !pin.Left && !pin.Forgotten
 }
 
-// IsReturnSaved reports whether the next process will know that a cluster which had left or was forgotten has returned. Until then that process would end the
-// imports from it.
+// IsReturnSaved reports whether the next process will know that a cluster which had left or was
+// forgotten has returned. Until then that process would end the imports from it.
 func (k *Keyring) IsReturnSaved(clusterID string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -576,8 +590,8 @@ func (k *Keyring) IsReturnSaved(clusterID string) bool {
 	return !ok || pin.Left || pin.Forgotten || !pin.saved.Left && !pin.saved.Forgotten
 }
 
-// IsLatest reports whether no other registry has shown a later heartbeat of the cluster. After a cluster has moved to another registry, its
-// records in the previous one are out of date.
+// IsLatest reports whether no other registry has shown a later heartbeat of the cluster. After a
+// cluster has moved to another registry, its records in the previous one are out of date.
 func (k *Keyring) IsLatest(registry, clusterID string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -586,8 +600,10 @@ func (k *Keyring) IsLatest(registry, clusterID string) bool {
 }
 
 const (
-	// saveInterval is the interval at which pins with advanced heartbeats are saved, saveChanges the shortest interval between two saves after new
-	// generations. So a controller that was killed recognizes records as earlier ones if it had saved the later ones. A new key is saved within a second.
+	// saveInterval is the interval at which pins with advanced heartbeats are saved, saveChanges
+	// the shortest interval between two saves after new generations. So a controller that was
+	// killed recognizes records as earlier ones if it had saved the later ones. A new key is saved
+	// within a second.
 	saveInterval = 5 * time.Minute
 	saveChanges  = 10 * time.Second
 	// saveAttempts are the attempts to save while another process saves too.

@@ -385,7 +385,8 @@ func TestRun_SavesPins(t *testing.T) {
 	})
 }
 
-// TestRun_KeepsLaterPins: a leader that was frozen, and goes on for a moment after the next one has saved pins, does not replace them by its earlier ones.
+// TestRun_KeepsLaterPins: a leader that was frozen, and goes on for a moment after the next one has
+// saved pins, does not replace them by its earlier ones.
 func TestRun_KeepsLaterPins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, key := &memoryStore{}, signer(t, 1).Key()
@@ -416,7 +417,8 @@ func TestRun_KeepsLaterPins(t *testing.T) {
 	})
 }
 
-// TestRun_SavesDeletedPins: pins that another user has deleted are saved again, those that have not changed too.
+// TestRun_SavesDeletedPins: pins that another user has deleted are saved again, those that have not
+// changed too.
 func TestRun_SavesDeletedPins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, key := &memoryStore{}, signer(t, 1).Key()
@@ -522,7 +524,8 @@ func TestLoad_FailsWithoutPins(t *testing.T) {
 	}
 }
 
-// TestSince: a cluster was first seen when its first record was believed, whatever follows, also across restarts.
+// TestSince: a cluster was first seen when its first record was believed, whatever follows, also
+// across restarts.
 func TestSince(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, key := &memoryStore{}, signer(t, 1).Key()
@@ -554,7 +557,8 @@ func TestSince(t *testing.T) {
 	})
 }
 
-// TestKeyring_BoundsPins: of more clusters than there may be pins, those that were seen first stay pinned, also after a restart.
+// TestKeyring_BoundsPins: of more clusters than there may be pins, those that were seen first stay
+// pinned, also after a restart.
 func TestKeyring_BoundsPins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, cfg := &memoryStore{}, Config{MaxPins: 10}
@@ -615,7 +619,8 @@ func TestKeyring_KeepsImported(t *testing.T) {
 		invent(k, "earlier", 8)
 		verdict(k, "victim")
 		k.SetImported([]string{"victim"})
-		if refused := invent(k, "at-once", 3); refused != 2 { // one takes the place of the forgotten cluster, which has no record
+		// one takes the place of the forgotten cluster, which has no record
+		if refused := invent(k, "at-once", 3); refused != 2 {
 			t.Errorf("%d of 3 clusters are refused while the others have just been heard", refused)
 		}
 		time.Sleep(staleAfter)

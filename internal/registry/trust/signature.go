@@ -1,5 +1,6 @@
-// Package trust decides which records a cluster may have written. Each cluster signs its records with an Ed25519 key, and every
-// other cluster pins that key (Keyring). docs/proposals/011-signed-records.md has the decision and its reasons.
+// Package trust decides which records a cluster may have written. Each cluster signs its records
+// with an Ed25519 key, and every other cluster pins that key (Keyring).
+// docs/proposals/011-signed-records.md has the decision and its reasons.
 package trust
 
 import (
@@ -49,8 +50,8 @@ const (
 	KindKey    Kind = "key"    // a new key, signed with the previous one
 )
 
-// Statement is the content that a cluster signs, with its context. Every field is part of the signature, so a signature is not valid for
-// another cluster, clusterset, record or time.
+// Statement is the content that a cluster signs, with its context. Every field is part of the
+// signature, so a signature is not valid for another cluster, clusterset, record or time.
 type Statement struct {
 	ClusterSetID, ClusterID string
 	// UID is the UID of the cluster's namespace kube-system.
@@ -67,8 +68,8 @@ type Statement struct {
 // domain separates these signatures from those of other programs and of later formats.
 const domain = "cloud-map-mcs-controller signature 1"
 
-// message returns the bytes that are signed: the fields with their lengths, so that no two statements have the same bytes, and a
-// digest of the content.
+// message returns the bytes that are signed: the fields with their lengths, so that no two
+// statements have the same bytes, and a digest of the content.
 func (s Statement) message() []byte {
 	digest := sha256.Sum256(s.Content)
 	var out []byte
@@ -89,7 +90,8 @@ var errSignature = errors.New("its signature is not valid")
 // verify verifies a signature.
 var verify = ed25519.Verify
 
-// SetVerifier replaces ed25519.Verify. It is for tests with many clusters in one process, which verify each signature once for all.
+// SetVerifier replaces ed25519.Verify. It is for tests with many clusters in one process, which
+// verify each signature once for all.
 func SetVerifier(verifier func(key ed25519.PublicKey, message, signature []byte) bool) {
 	verify = verifier
 }
@@ -114,8 +116,8 @@ type Signer struct {
 	previous ed25519.PrivateKey
 }
 
-// NewSigner returns a Signer for a seed of ed25519.SeedSize random bytes. previous is the seed of the key that was replaced by this one, or
-// empty.
+// NewSigner returns a Signer for a seed of ed25519.SeedSize random bytes. previous is the seed of
+// the key that was replaced by this one, or empty.
 func NewSigner(seed, previous []byte) (*Signer, error) {
 	if len(seed) != ed25519.SeedSize || len(previous) != 0 && len(previous) != ed25519.SeedSize {
 		return nil, fmt.Errorf("a signing key must have %d bytes", ed25519.SeedSize)
@@ -131,7 +133,8 @@ func NewSigner(seed, previous []byte) (*Signer, error) {
 // Key returns the public key.
 func (s *Signer) Key() Key { return s.key }
 
-// Secret returns 32 secret bytes for another purpose than signatures, always the same ones for a key. They reveal nothing of it.
+// Secret returns 32 secret bytes for another purpose than signatures, always the same ones for a
+// key. They reveal nothing of it.
 func (s *Signer) Secret(purpose string) []byte {
 	secret, err := hkdf.Key(sha256.New, s.private.Seed(), nil, purpose, sha256.Size)
 	if err != nil {
@@ -154,7 +157,8 @@ func (s *Signer) Sign(statement Statement) string {
 	return base64.RawURLEncoding.EncodeToString(ed25519.Sign(s.private, statement.message()))
 }
 
-// Succession returns the signature of this key with the previous one, "" if there is no previous key.
+// Succession returns the signature of this key with the previous one, "" if there is no previous
+// key.
 func (s *Signer) Succession(clusterSetID, clusterID string) string {
 	if s.previous == nil {
 		return ""
@@ -162,7 +166,8 @@ func (s *Signer) Succession(clusterSetID, clusterID string) string {
 	return base64.RawURLEncoding.EncodeToString(ed25519.Sign(s.previous, succession(clusterSetID, clusterID, s.key).message()))
 }
 
-// IsSucceededBy reports whether a signature is that of this key for next, which replaces it as the key of a cluster.
+// IsSucceededBy reports whether a signature is that of this key for next, which replaces it as the
+// key of a cluster.
 func (k Key) IsSucceededBy(next Key, clusterSetID, clusterID, signature string) bool {
 	return signature != "" && k.Verify(succession(clusterSetID, clusterID, next), signature) == nil
 }

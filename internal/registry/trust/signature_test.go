@@ -43,7 +43,8 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// TestVerify_CoversEveryField: no field of a statement can change without making its signature invalid.
+// TestVerify_CoversEveryField: no field of a statement can change without making its signature
+// invalid.
 func TestVerify_CoversEveryField(t *testing.T) {
 	s := signer(t, 1)
 	texts := rapid.StringMatching(`[a-c]{0,4}`)

@@ -22,14 +22,18 @@ type snapshot struct {
 
 // clusterSources are the registries from which a cluster's exports are taken.
 type clusterSources struct {
-	// order lists their indices, those with the latest heartbeat first. It is empty if only unsigned shows a cluster that signs its records.
+	// order lists their indices, those with the latest heartbeat first. It is empty if only
+	// unsigned shows a cluster that signs its records.
 	order []int
-	// duplicates lists the registries in which another cluster, which joined later or has signed no record, uses the ID.
+	// duplicates lists the registries in which another cluster, which joined later or has signed no
+	// record, uses the ID.
 	duplicates []int
-	// unsigned lists the registries that show exports without signatures under the ID of a cluster that signs its records. They are no evidence of what this
-	// cluster exports: their exports count only for those that are in order.
+	// unsigned lists the registries that show exports without signatures under the ID of a cluster
+	// that signs its records. They are no evidence of what this cluster exports: their exports
+	// count only for those that are in order.
 	unsigned []int
-	// ambiguous reports whether the cluster ID is a member of more than one registry, or has unsigned ones.
+	// ambiguous reports whether the cluster ID is a member of more than one registry, or has
+	// unsigned ones.
 	ambiguous bool
 	// isPseudo reports whether the ID belongs to the registry in order alone.
 	isPseudo bool
@@ -50,9 +54,10 @@ func (s clusterSources) isSource(i int) bool {
 
 // resolveSources returns the sources of each cluster that is a member of a registry.
 //
-// A cluster has one writer, which writes to one registry at a time. A cluster that moves from one registry to another leaves
-// records behind, and needs time to write everything to the new one: for the handover period both count, and after it only the
-// new one (isNewerThan). isSigned reports whether a cluster has signed records and has not left since; nil is for none.
+// A cluster has one writer, which writes to one registry at a time. A cluster that moves from one
+// registry to another leaves records behind, and needs time to write everything to the new one: for
+// the handover period both count, and after it only the new one (isNewerThan). isSigned reports
+// whether a cluster has signed records and has not left since; nil is for none.
 func resolveSources(own mcs.Identity, snapshots []snapshot, handover time.Duration, isSigned func(clusterID string) bool) map[string]clusterSources {
 	registries := map[string][]int{}
 	for i, s := range snapshots {
@@ -73,8 +78,9 @@ func resolveSources(own mcs.Identity, snapshots []snapshot, handover time.Durati
 	return result
 }
 
-// resolveOwn returns the sources of this cluster: the registry that it exports to, and others with its leftovers. Other clusters with its ID there are
-// reported, and change nothing else: a member of a registry that is only imported from can write records with any ID and time.
+// resolveOwn returns the sources of this cluster: the registry that it exports to, and others with
+// its leftovers. Other clusters with its ID there are reported, and change nothing else: a member
+// of a registry that is only imported from can write records with any ID and time.
 func resolveOwn(own mcs.Identity, snapshots []snapshot, indices []int) (s clusterSources) {
 	for _, i := range indices {
 		if i == 0 || snapshots[i].member(own.ClusterID).UID == own.UID {
@@ -89,10 +95,12 @@ func resolveOwn(own mcs.Identity, snapshots []snapshot, indices []int) (s cluste
 	return s
 }
 
-// rank returns the registries among indices of which the sources of a cluster are chosen, by what they show of it: a record that the cluster has signed; one
-// that is missing or was refused; or exports without any signature, as those of the legacy controller. A registry without a signed record is no source if
-// another one has such a record: a forged record would replace that of a stale cluster. Exports without signatures count for a cluster that has signed no
-// record, and during the handover period of one that has just begun to sign them.
+// rank returns the registries among indices of which the sources of a cluster are chosen, by what
+// they show of it: a record that the cluster has signed; one that is missing or was refused; or
+// exports without any signature, as those of the legacy controller. A registry without a signed
+// record is no source if another one has such a record: a forged record would replace that of a
+// stale cluster. Exports without signatures count for a cluster that has signed no record, and
+// during the handover period of one that has just begun to sign them.
 func rank(snapshots []snapshot, id string, indices []int, isSigned bool) (s clusterSources, candidates []int) {
 	var signed, refused, unsigned []int
 	for _, i := range indices {
@@ -150,7 +158,8 @@ func (s *clusterSources) resolve(snapshots []snapshot, id string, indices []int,
 	}
 }
 
-// resolvePseudo returns the sources of a pseudo-cluster: the registry at index from, whatever the members of the others claim.
+// resolvePseudo returns the sources of a pseudo-cluster: the registry at index from, whatever the
+// members of the others claim.
 func resolvePseudo(snapshots []snapshot, id string, from int) clusterSources {
 	s := clusterSources{order: []int{from}, isPseudo: true}
 	for i := range snapshots {
@@ -172,12 +181,15 @@ func (s snapshot) member(id string) registry.Member {
 	return s.members[i]
 }
 
-// isUnsigned reports whether a member is known by exports without signatures only, which have neither a UID nor a key.
+// isUnsigned reports whether a member is known by exports without signatures only, which have
+// neither a UID nor a key.
 func isUnsigned(m registry.Member) bool { return m.UID == "" && m.Key == "" && !m.NoRecord }
 
-// isNewerThan reports whether record now replaces record before of another registry: now is live and before is stale, or now
-// has had heartbeats for the handover period since the last heartbeat of before. The cluster's own clock measures that period, so
-// that all clusters, and one that restarts, compute the same result. Exports without signatures replace no record, and never become stale.
+// isNewerThan reports whether record now replaces record before of another registry: now is live
+// and before is stale, or now has had heartbeats for the handover period since the last heartbeat
+// of before. The cluster's own clock measures that period, so that all clusters, and one that
+// restarts, compute the same result. Exports without signatures replace no record, and never become
+// stale.
 func isNewerThan(now, before registry.Member, handover time.Duration) bool {
 	switch {
 	case isUnsigned(now) && !isUnsigned(before):
@@ -192,8 +204,8 @@ func isNewerThan(now, before registry.Member, handover time.Duration) bool {
 	return now.Heartbeat.After(before.Heartbeat) && now.Heartbeat.Sub(since) >= handover
 }
 
-// byJoinTime orders clusters by their precedence for an ID: the one that joined first keeps it, as in a single registry. Equal
-// times are ordered by UID. A cluster without a time comes last.
+// byJoinTime orders clusters by their precedence for an ID: the one that joined first keeps it, as
+// in a single registry. Equal times are ordered by UID. A cluster without a time comes last.
 func byJoinTime(a, b registry.Member) int {
 	if a.Joined.IsZero() != b.Joined.IsZero() {
 		if a.Joined.IsZero() {
@@ -204,12 +216,13 @@ func byJoinTime(a, b registry.Member) int {
 	return cmp.Or(a.Joined.Compare(b.Joined), cmp.Compare(a.UID, b.UID))
 }
 
-// mergeViews merges the views of a key. The first registry is the one that this cluster exports to; exports under its own ID in
-// others are leftovers or those of a duplicate, and never imported.
+// mergeViews merges the views of a key. The first registry is the one that this cluster exports to;
+// exports under its own ID in others are leftovers or those of a duplicate, and never imported.
 //
-// The export of a cluster comes from the first of its sources that has one. The cluster has no export only if none of its sources
-// has one or reports it as unknown: a cluster that moves has not written everything to the new registry yet. An imported cluster
-// without an export is unseen if no registry has shown it; one that has not been read, or is empty, has shown nothing. An export that
+// The export of a cluster comes from the first of its sources that has one. The cluster has no
+// export only if none of its sources has one or reports it as unknown: a cluster that moves has not
+// written everything to the new registry yet. An imported cluster without an export is unseen if no
+// registry has shown it; one that has not been read, or is empty, has shown nothing. An export that
 // a registry ignores counts even if the registry is no source.
 func mergeViews(own mcs.Identity, snapshots []snapshot, sources map[string]clusterSources, imported []string) registry.View {
 	merged := registry.View{Local: mergeLocal(snapshots[0])}
@@ -282,8 +295,8 @@ func isSeen(snapshots []snapshot, of clusterSources, id string) bool {
 	return false
 }
 
-// sourceOrder returns the registries from which a cluster's exports are taken. A cluster that has exports but is no member, because
-// it is joining or leaving, is taken from all.
+// sourceOrder returns the registries from which a cluster's exports are taken. A cluster that has
+// exports but is no member, because it is joining or leaving, is taken from all.
 func sourceOrder(id string, sources map[string]clusterSources, registries int) []int {
 	if s, ok := sources[id]; ok {
 		return s.order
@@ -303,7 +316,8 @@ func mergeLocal(first snapshot) registry.PublishStatus {
 	return first.view.Local
 }
 
-// mergeMembers returns the members of all registries, each cluster once. names are those of the registries.
+// mergeMembers returns the members of all registries, each cluster once. names are those of the
+// registries.
 func mergeMembers(names []string, snapshots []snapshot, sources map[string]clusterSources) []registry.Member {
 	var members []registry.Member
 	for _, id := range slices.Sorted(maps.Keys(sources)) {
@@ -342,7 +356,8 @@ func mergeMembers(names []string, snapshots []snapshot, sources map[string]clust
 	return members
 }
 
-// unsignedProblems returns the lines about exports without signatures that do not count, for a silent cluster: it may run the legacy controller again.
+// unsignedProblems returns the lines about exports without signatures that do not count, for a
+// silent cluster: it may run the legacy controller again.
 func unsignedProblems(names []string, s clusterSources, id string) (lines []string) {
 	for _, i := range s.unsigned {
 		if !slices.Contains(s.order, i) {
@@ -353,7 +368,8 @@ func unsignedProblems(names []string, s clusterSources, id string) (lines []stri
 	return lines
 }
 
-// prefixProblems adds the name of the registry to problems, unless it is the one that this cluster exports to.
+// prefixProblems adds the name of the registry to problems, unless it is the one that this cluster
+// exports to.
 func prefixProblems(names []string, i int, problems []string) (prefixed []string) {
 	if i == 0 {
 		return problems

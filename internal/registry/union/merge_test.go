@@ -251,7 +251,8 @@ func TestMergeViews(t *testing.T) {
 	}
 }
 
-// TestEqualJoinTimes: clusters that joined at the same time are ordered by UID, whatever their heartbeats and registries are.
+// TestEqualJoinTimes: clusters that joined at the same time are ordered by UID, whatever their
+// heartbeats and registries are.
 func TestEqualJoinTimes(t *testing.T) {
 	first, second := withUID(member("cls2", 0, 5), "uid-a"), withUID(member("cls2", 0, 5.5), "uid-b")
 	for _, tt := range []struct {
@@ -297,7 +298,8 @@ func TestMergeMembers(t *testing.T) {
 	}
 }
 
-// TestMergeMembers_KeepsKindOfProblem: kubectl mcs check tells refused records and exports over budget from other problems, whichever registry has them.
+// TestMergeMembers_KeepsKindOfProblem: kubectl mcs check tells refused records and exports over
+// budget from other problems, whichever registry has them.
 func TestMergeMembers_KeepsKindOfProblem(t *testing.T) {
 	refused := registry.RefusedProblem("page 07", errors.New("it has no signature"))
 	over := registry.BudgetProblem(3, mcs.Key{Namespace: "demo", Name: "web"}, budget.Excess{Limit: 1})
@@ -314,8 +316,9 @@ func TestMergeMembers_KeepsKindOfProblem(t *testing.T) {
 	}
 }
 
-// TestMergeMembers_ReportsOwnIDInOtherRegistry: another cluster has this cluster's ID in another registry, with an earlier time and a later heartbeat. It is
-// reported, and this cluster stays the member.
+// TestMergeMembers_ReportsOwnIDInOtherRegistry: another cluster has this cluster's ID in another
+// registry, with an earlier time and a later heartbeat. It is reported, and this cluster stays the
+// member.
 func TestMergeMembers_ReportsOwnIDInOtherRegistry(t *testing.T) {
 	snapshots := []snapshot{
 		synced(registry.View{Local: registry.PublishStatus{State: registry.Exported}}, withUID(member("cls1", 3, 5), self.UID)),
@@ -330,7 +333,8 @@ func TestMergeMembers_ReportsOwnIDInOtherRegistry(t *testing.T) {
 	}
 }
 
-// TestResolveSources_IgnoresUnsignedRecord: a registry with a refused record of a cluster is no source of it, also when the cluster is stale in its own one.
+// TestResolveSources_IgnoresUnsignedRecord: a registry with a refused record of a cluster is no
+// source of it, also when the cluster is stale in its own one.
 func TestResolveSources_IgnoresUnsignedRecord(t *testing.T) {
 	forged := registry.Member{ClusterID: "cls2", UID: "uid-other", LastSeen: at(9), NoRecord: true}
 	snapshots := []snapshot{
@@ -346,8 +350,9 @@ func TestResolveSources_IgnoresUnsignedRecord(t *testing.T) {
 	}
 }
 
-// TestMergeViews_UnsignedInstances: the instances of the legacy controller with the ID of a cluster that has signed records neither replace its exports nor
-// end them, also while it is stale and while its records are missing.
+// TestMergeViews_UnsignedInstances: the instances of the legacy controller with the ID of a cluster
+// that has signed records neither replace its exports nor end them, also while it is stale and
+// while its records are missing.
 func TestMergeViews_UnsignedInstances(t *testing.T) {
 	instances := registry.Member{ClusterID: "cls2", LastSeen: at(60), Version: "legacy"}
 	refused := registry.Member{ClusterID: "cls2", NoRecord: true}
@@ -391,7 +396,8 @@ func TestMergeViews_UnsignedInstances(t *testing.T) {
 	}
 }
 
-// TestMergeMembers_ReportsUnsignedInstances: a silent cluster with instances of the legacy controller may run that one again, which only an administrator knows.
+// TestMergeMembers_ReportsUnsignedInstances: a silent cluster with instances of the legacy
+// controller may run that one again, which only an administrator knows.
 func TestMergeMembers_ReportsUnsignedInstances(t *testing.T) {
 	instances := registry.Member{ClusterID: "cls2", LastSeen: at(60), Version: "legacy"}
 	pinned := func(id string) bool { return id == "cls2" }
@@ -420,8 +426,8 @@ func withProblem(m registry.Member, problem string) registry.Member {
 	return m
 }
 
-// TestMergeProperties: for any content of the registries, each cluster counts once, no export is lost, and the result does not depend
-// on the order of the registries.
+// TestMergeProperties: for any content of the registries, each cluster counts once, no export is
+// lost, and the result does not depend on the order of the registries.
 func TestMergeProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		snapshots := drawSnapshots(t)
@@ -429,7 +435,8 @@ func TestMergeProperties(t *testing.T) {
 		checkStates(t, got)
 		checkComplete(t, snapshots, got)
 
-		// The order of the others does not matter: only the first has a special role, for the own export.
+		// The order of the others does not matter: only the first has a special role, for the own
+		// export.
 		shuffled := append(slices.Clone(snapshots[:1]), rapid.Permutation(snapshots[1:]).Draw(t, "order")...)
 		if again := mergeViews(self, shuffled, resolveSources(self, shuffled, handover, nil), nil); !cmp.Equal(got, again, cmpopts.EquateEmpty()) {
 			t.Fatalf("in another order:\n%s", cmp.Diff(got, again))
@@ -444,8 +451,8 @@ func TestMergeProperties(t *testing.T) {
 	})
 }
 
-// drawSnapshots draws the content of registries with a few clusters. All records have different times, because a cluster writes to
-// one registry at a time.
+// drawSnapshots draws the content of registries with a few clusters. All records have different
+// times, because a cluster writes to one registry at a time.
 func drawSnapshots(t *rapid.T) []snapshot {
 	snapshots := make([]snapshot, rapid.IntRange(1, 4).Draw(t, "registries"))
 	for i := range snapshots {
@@ -480,7 +487,8 @@ func (s *snapshot) draw(t *rapid.T, id string, offset time.Duration) {
 	}
 }
 
-// TestMergeViews_Unseen: a cluster is unseen only if no registry knows it. A registry that is empty or was not read shows nothing.
+// TestMergeViews_Unseen: a cluster is unseen only if no registry knows it. A registry that is empty
+// or was not read shows nothing.
 func TestMergeViews_Unseen(t *testing.T) {
 	unseen := func(ids ...string) registry.View { return registrytest.With(registry.View{}, registry.Unseen, ids...) }
 	tests := []struct {
@@ -505,7 +513,8 @@ func TestMergeViews_Unseen(t *testing.T) {
 	}
 }
 
-// checkStates checks that each cluster but the own one has a state, and the export of the cluster if it has one.
+// checkStates checks that each cluster but the own one has a state, and the export of the cluster
+// if it has one.
 func checkStates(t *rapid.T, view registry.View) {
 	for id, c := range view.Clusters {
 		if id == self.ClusterID || c.State == registry.None || (c.Export != nil) != (c.State == registry.Exports) || c.Export != nil && c.Export.Cluster != id {
@@ -514,7 +523,8 @@ func checkStates(t *rapid.T, view registry.View) {
 	}
 }
 
-// checkComplete checks that a cluster that is a member of only one registry has the result of that registry.
+// checkComplete checks that a cluster that is a member of only one registry has the result of that
+// registry.
 func checkComplete(t *rapid.T, snapshots []snapshot, got registry.View) {
 	count := map[string]int{}
 	for _, s := range snapshots {
@@ -534,7 +544,8 @@ func checkComplete(t *rapid.T, snapshots []snapshot, got registry.View) {
 	}
 }
 
-// TestMergeViews_Ignored: an export that a registry ignores counts unless another registry shows more.
+// TestMergeViews_Ignored: an export that a registry ignores counts unless another registry shows
+// more.
 func TestMergeViews_Ignored(t *testing.T) {
 	ignored, unseen := registrytest.With(registry.View{}, registry.Ignored, "cls2"), registrytest.With(registry.View{}, registry.Unseen, "cls2")
 	tests := []struct {

@@ -8,7 +8,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// TestPruneKeys notifies of many keys, of which few are exported, as namespaces that come and go do.
+// TestPruneKeys notifies of many keys, of which few are exported, as namespaces that come and go
+// do.
 func TestPruneKeys(t *testing.T) {
 	web := mcs.Key{Namespace: "demo", Name: "web"}
 	r := New(Config{}, Source{"first", reporter{}}, Source{"other", reporter{report: registry.Report{Keys: []mcs.Key{web, {Name: "never notified"}}}}})

@@ -12,8 +12,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
-// TestPseudoClusterBelongsToItsRegistry: a member of the clusterset that joins under the ID of the pseudo-cluster can neither replace, add nor end its exports, whatever
-// its records say about their age.
+// TestPseudoClusterBelongsToItsRegistry: a member of the clusterset that joins under the ID of the
+// pseudo-cluster can neither replace, add nor end its exports, whatever its records say about their
+// age.
 func TestPseudoClusterBelongsToItsRegistry(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
@@ -66,7 +67,8 @@ func TestPseudoClusterBelongsToItsRegistry(t *testing.T) {
 	}
 }
 
-// TestForgetPseudoCluster: without its registry, the pseudo-cluster is unseen in its imports, until an administrator forgets it.
+// TestForgetPseudoCluster: without its registry, the pseudo-cluster is unseen in its imports, until
+// an administrator forgets it.
 func TestForgetPseudoCluster(t *testing.T) {
 	hub := memory.NewHub()
 	reg := New(testConfig(time.Hour), Source{"first", hub.Registry(self)}, Source{"other", hub.Reader(self)})

@@ -17,12 +17,13 @@ import (
 )
 
 const (
-	// defaultHandover is the handover period of a cluster that moves to another registry. Its exports must arrive there in that
-	// time: 3,000 exports take a minute under AWS's limits.
+	// defaultHandover is the handover period of a cluster that moves to another registry. Its
+	// exports must arrive there in that time: 3,000 exports take a minute under AWS's limits.
 	defaultHandover = 2 * time.Minute
 	// defaultSyncTimeout is the time after which a request to a registry times out.
 	defaultSyncTimeout = 10 * time.Second
-	// resolveInterval is the time between two comparisons of the sources of all clusters. It costs no request.
+	// resolveInterval is the time between two comparisons of the sources of all clusters. It costs
+	// no request.
 	resolveInterval = time.Second
 )
 
@@ -37,17 +38,20 @@ type Source struct {
 type Config struct {
 	Identity mcs.Identity
 	Logger   logr.Logger
-	// Handover is the time for which the exports of a cluster that moves from one registry to another are taken from both, 0 the
-	// default.
+	// Handover is the time for which the exports of a cluster that moves from one registry to
+	// another are taken from both, 0 the default.
 	Handover time.Duration
-	// SyncTimeout is the time after a start after which lookups succeed although not all registries have been read, 0 the default.
+	// SyncTimeout is the time after a start after which lookups succeed although not all registries
+	// have been read, 0 the default.
 	SyncTimeout time.Duration
 
-	// PseudoClusters has the IDs of the pseudo-clusters by the names of their registries. A member of another registry with such an ID is a duplicate.
+	// PseudoClusters has the IDs of the pseudo-clusters by the names of their registries. A member
+	// of another registry with such an ID is a duplicate.
 	PseudoClusters map[string]string
 
-	// IsSigned reports whether a cluster has signed records and has neither left nor was forgotten since, across restarts (trust.Keyring). Exports without
-	// signatures do not count under its ID, also while no registry shows its record. It may be nil.
+	// IsSigned reports whether a cluster has signed records and has neither left nor was forgotten
+	// since, across restarts (trust.Keyring). Exports without signatures do not count under its ID,
+	// also while no registry shows its record. It may be nil.
 	IsSigned func(clusterID string) bool
 
 	// interval is the time between two comparisons of the sources, changed only by tests.
@@ -61,19 +65,20 @@ type Registry struct {
 	names   []string
 
 	mu sync.Mutex
-	// syncDeadline is the end of SyncTimeout. Until then lookups return ErrNotSynced while not all registries have been read. It is
-	// zero before Run.
+	// syncDeadline is the end of SyncTimeout. Until then lookups return ErrNotSynced while not all
+	// registries have been read. It is zero before Run.
 	syncDeadline time.Time
-	// keys are the keys of all notifications of the sources; waiting are the keys whose lookups returned ErrNotSynced. pruneAt is the
-	// number of keys at which those without an export are removed from keys.
+	// keys are the keys of all notifications of the sources; waiting are the keys whose lookups
+	// returned ErrNotSynced. pruneAt is the number of keys at which those without an export are
+	// removed from keys.
 	keys, waiting map[mcs.Key]struct{}
 	pruneAt       int
 }
 
 var _ registry.Registry = (*Registry)(nil)
 
-// New returns the union of first, which is exported to and imported from, and of others, which are only imported from: nothing is
-// published to them or removed from them.
+// New returns the union of first, which is exported to and imported from, and of others, which are
+// only imported from: nothing is published to them or removed from them.
 func New(cfg Config, first Source, others ...Source) *Registry {
 	cfg.Handover = cmp.Or(cfg.Handover, defaultHandover)
 	cfg.SyncTimeout = cmp.Or(cfg.SyncTimeout, defaultSyncTimeout)
@@ -104,8 +109,8 @@ func (r *Registry) SetProperties(properties mcs.Properties) { r.sources[0].SetPr
 // SetImports implements registry.Registry.
 func (r *Registry) SetImports(report mcs.ImportReport) { r.sources[0].SetImports(report) }
 
-// Lookup implements registry.Registry. It returns ErrNotSynced until all registries have been read, for SyncTimeout at most; then
-// registries that could not be read make the View Incomplete.
+// Lookup implements registry.Registry. It returns ErrNotSynced until all registries have been read,
+// for SyncTimeout at most; then registries that could not be read make the View Incomplete.
 func (r *Registry) Lookup(ctx context.Context, key mcs.Key, imported ...string) (registry.View, error) {
 	snapshots, err := r.snapshots(ctx, &key, imported...)
 	if err != nil {
@@ -141,8 +146,8 @@ func (r *Registry) resolveSources(snapshots []snapshot) map[string]clusterSource
 	return sources
 }
 
-// snapshots returns the snapshots of all registries, including key unless it is nil. The error is ErrNotSynced if they are not
-// sufficient for an answer.
+// snapshots returns the snapshots of all registries, including key unless it is nil. The error is
+// ErrNotSynced if they are not sufficient for an answer.
 func (r *Registry) snapshots(ctx context.Context, key *mcs.Key, imported ...string) ([]snapshot, error) {
 	r.mu.Lock()
 	mustSync := r.syncDeadline.IsZero() || time.Now().Before(r.syncDeadline)
@@ -167,7 +172,8 @@ func (r *Registry) readSources(ctx context.Context, key *mcs.Key, imported ...st
 		members, err := s.Members(ctx)
 		var view registry.View
 		if key != nil {
-			// Even after an error: a pending lookup makes the registry notify when it has an answer.
+			// Even after an error: a pending lookup makes the registry notify when it has an
+			// answer.
 			var lookupErr error
 			view, lookupErr = s.Lookup(ctx, *key, imported...)
 			err = cmp.Or(err, lookupErr)
@@ -188,8 +194,8 @@ func isAnySynced(snapshots []snapshot) bool {
 	return slices.ContainsFunc(snapshots, func(s snapshot) bool { return s.synced })
 }
 
-// Run implements registry.Registry. Only an error of the first registry ends it. An error of another one is logged, and the
-// content that was read from it stays.
+// Run implements registry.Registry. Only an error of the first registry ends it. An error of
+// another one is logged, and the content that was read from it stays.
 func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
 	if errors.Is(context.Cause(ctx), registry.ErrLeave) {
 		return r.sources[0].Run(ctx, notify)
@@ -219,7 +225,8 @@ func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
 	return r.sources[0].Run(ctx, notifyKnown)
 }
 
-// watchSources notifies of changes without a change of an export: when a handover period ends, another registry becomes the source.
+// watchSources notifies of changes without a change of an export: when a handover period ends,
+// another registry becomes the source.
 func (r *Registry) watchSources(ctx context.Context, notify func(mcs.Key)) {
 	ticker := time.NewTicker(r.cfg.interval)
 	defer ticker.Stop()
@@ -242,7 +249,8 @@ func (r *Registry) watchSources(ctx context.Context, notify func(mcs.Key)) {
 	}
 }
 
-// notifyWaiting notifies of the keys whose lookups returned ErrNotSynced, as soon as lookups succeed.
+// notifyWaiting notifies of the keys whose lookups returned ErrNotSynced, as soon as lookups
+// succeed.
 func (r *Registry) notifyWaiting(snapshots []snapshot, err error, notify func(mcs.Key)) {
 	r.mu.Lock()
 	if !isAnySynced(snapshots) || err != nil && time.Now().Before(r.syncDeadline) {

@@ -25,8 +25,8 @@ func TestConformance(t *testing.T) {
 	testConformance(t, func(identity mcs.Identity) registry.Registry { return memory.NewHub().Reader(identity) })
 }
 
-// TestConformanceWithUnreachableSource: a second registry that cannot be read delays only the removal of imports, which is decided
-// elsewhere.
+// TestConformanceWithUnreachableSource: a second registry that cannot be read delays only the
+// removal of imports, which is decided elsewhere.
 func TestConformanceWithUnreachableSource(t *testing.T) {
 	testConformance(t, func(identity mcs.Identity) registry.Registry {
 		hub := memory.NewHub()
@@ -113,7 +113,8 @@ func (f *fake) set(members []registry.Member, views map[mcs.Key]registry.View) {
 	f.notifyPending(false)
 }
 
-// notifyPending notifies of pending lookups, and of all keys if all is set, while the registry is synced and runs.
+// notifyPending notifies of pending lookups, and of all keys if all is set, while the registry is
+// synced and runs.
 func (f *fake) notifyPending(all bool) {
 	f.mu.Lock()
 	notify, keys := f.notify, f.pending
@@ -208,7 +209,8 @@ func TestLookupWaitsForAllRegistries(t *testing.T) {
 	l.await(web, "the export, once all registries are read", isExportedFrom(1))
 }
 
-// TestLookupContinuesAfterSyncTimeout: then views come from the registries that were read, and are incomplete.
+// TestLookupContinuesAfterSyncTimeout: then views come from the registries that were read, and are
+// incomplete.
 func TestLookupContinuesAfterSyncTimeout(t *testing.T) {
 	for _, down := range []int{0, 1} {
 		sources := []*fake{newFake(), newFake()}
@@ -238,7 +240,8 @@ func TestRunNotifiesWhenHandoverEnds(t *testing.T) {
 	l.await(web, "no export after the handover", func(v registry.View, err error) bool { return err == nil && len(v.Exports()) == 0 })
 }
 
-// TestRunLeavesFirstRegistryOnly: the other registries do not see ErrLeave, and are not run to leave.
+// TestRunLeavesFirstRegistryOnly: the other registries do not see ErrLeave, and are not run to
+// leave.
 func TestRunLeavesFirstRegistryOnly(t *testing.T) {
 	first, other := newFake(), newFake()
 	reg := New(testConfig(time.Hour), Source{"first", first}, Source{"other", other})

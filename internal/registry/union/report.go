@@ -12,8 +12,8 @@ import (
 
 var _ registry.Reporter = (*Registry)(nil)
 
-// Report implements registry.Reporter: it returns the keys of all registries and their problems by name. Only the first is written
-// to.
+// Report implements registry.Reporter: it returns the keys of all registries and their problems by
+// name. Only the first is written to.
 func (r *Registry) Report() registry.Report {
 	keys := map[mcs.Key]struct{}{}
 	var out registry.Report

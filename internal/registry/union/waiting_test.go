@@ -10,7 +10,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// TestNotifyWaiting checks when keys with ErrNotSynced are notified, and that each is notified once.
+// TestNotifyWaiting checks when keys with ErrNotSynced are notified, and that each is notified
+// once.
 func TestNotifyWaiting(t *testing.T) {
 	unreachable := errors.New("unreachable")
 	one, none := []snapshot{{synced: true}, {}}, []snapshot{{}, {}}

@@ -93,7 +93,8 @@ func (r *Receiver) Spans() []Span {
 	return spans
 }
 
-// Await returns the spans of the first trace that is complete, as done decides, or what has arrived when ctx ends.
+// Await returns the spans of the first trace that is complete, as done decides, or what has arrived
+// when ctx ends.
 func (r *Receiver) Await(ctx context.Context, done func(trace []Span) bool) ([]Span, error) {
 	for {
 		r.mu.Lock()
@@ -126,7 +127,8 @@ func ByTrace(spans []Span) (traces [][]Span) {
 	return traces
 }
 
-// Print formats a trace: the cluster, the begin of each span after that of the first one, and its duration, in milliseconds.
+// Print formats a trace: the cluster, the begin of each span after that of the first one, and its
+// duration, in milliseconds.
 func Print(trace []Span) string {
 	var out strings.Builder
 	for _, s := range trace {

@@ -1,11 +1,12 @@
-// Command consumer is a program outside of Kubernetes that uses a Service which clusters export: it finds the endpoints in AWS Cloud Map, and sends each an
-// HTTP request.
+// Command consumer is a program outside of Kubernetes that uses a Service which clusters export: it
+// finds the endpoints in AWS Cloud Map, and sends each an HTTP request.
 //
 //	consumer address web.demo 80      the addresses of a DNS name, with a port that the program knows
 //	consumer srv web-ports.demo       the SRV records of a DNS name, which have the ports
 //	consumer discover demo web        DiscoverInstances: the healthy instances of a service
 //
-// In the VPC of the namespace the names resolve with the resolver of the VPC; -dns names another server.
+// In the VPC of the namespace the names resolve with the resolver of the VPC; -dns names another
+// server.
 package main
 
 import (
@@ -126,7 +127,8 @@ func instances(ctx context.Context, namespace, service string) (endpoints []stri
 
 // request returns the name of the server that answers.
 func request(ctx context.Context, endpoint string) (string, error) {
-	client := http.Client{Transport: &http.Transport{}, Timeout: 5 * time.Second} // without a proxy: endpoints are in the same network
+	// without a proxy: endpoints are in the same network
+	client := http.Client{Transport: &http.Transport{}, Timeout: 5 * time.Second}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+endpoint+"/", nil)
 	if err != nil {
 		return "", err

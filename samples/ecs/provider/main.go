@@ -1,10 +1,11 @@
-// Command provider is a web server that registers itself in AWS Cloud Map, with the records and attributes that ECS gives to a task in bridge network mode.
-// ECS does this for the tasks of a service with service discovery; programs on EC2 do it themselves.
+// Command provider is a web server that registers itself in AWS Cloud Map, with the records and
+// attributes that ECS gives to a task in bridge network mode. ECS does this for the tasks of a
+// service with service discovery; programs on EC2 do it themselves.
 //
 //	provider -namespace apps.internal -service orders -address 172.30.0.1:9001
 //
-// SIGUSR1 stands for a change of its health check: it reports that it is unhealthy, and healthy with the next one. At
-// SIGTERM it deregisters, and serves until its clients have noticed.
+// SIGUSR1 stands for a change of its health check: it reports that it is unhealthy, and healthy
+// with the next one. At SIGTERM it deregisters, and serves until its clients have noticed.
 package main
 
 import (
@@ -27,7 +28,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
 )
 
-// ttl is that of the SRV records: clients may use a task for so long after it was deregistered. Clusters need up to 5 s (docs/ecs-ec2-lambda.md).
+// ttl is that of the SRV records: clients may use a task for so long after it was deregistered.
+// Clusters need up to 5 s (docs/ecs-ec2-lambda.md).
 const ttl = 10 * time.Second
 
 // task is one instance of the service.
@@ -115,7 +117,8 @@ func (t *task) register(ctx context.Context, region string) error {
 	return err
 }
 
-// findService sets the ID of the service. In a DNS namespace the service gets SRV records, as ECS needs for tasks that share the address of their host.
+// findService sets the ID of the service. In a DNS namespace the service gets SRV records, as ECS
+// needs for tasks that share the address of their host.
 func (t *task) findService(ctx context.Context) error {
 	list, err := t.client.ListNamespaces(ctx, &servicediscovery.ListNamespacesInput{
 		Filters: []types.NamespaceFilter{{Name: types.NamespaceFilterNameName, Values: []string{t.namespace}}},
@@ -187,7 +190,8 @@ func (t *task) deregister(ctx context.Context) error {
 	return err
 }
 
-// wait returns when the operation has ended: Cloud Map registers and deregisters later than it answers.
+// wait returns when the operation has ended: Cloud Map registers and deregisters later than it
+// answers.
 func (t *task) wait(ctx context.Context, id *string) error {
 	for {
 		out, err := t.client.GetOperation(ctx, &servicediscovery.GetOperationInput{OperationId: id})

@@ -1,4 +1,5 @@
-// Oci-image builds a multi-architecture OCI image archive from static binaries, without a container engine:
+// Oci-image builds a multi-architecture OCI image archive from static binaries, without a container
+// engine:
 //
 //	oci-image --out app.tar --ref example.org/app:1.0 --entrypoint /app --user 65532:65532 \
 //	  --platform linux/amd64=bin/app-amd64 --platform linux/arm64=bin/app-arm64 \
@@ -64,7 +65,8 @@ func (o *options) run() error {
 	return oci.WriteFile(o.out, o.image)
 }
 
-// platforms puts each platform's binary at the path of the entrypoint, and the extra files beside it.
+// platforms puts each platform's binary at the path of the entrypoint, and the extra files beside
+// it.
 func platforms(binaries []string, entrypoint string, extra []string) ([]oci.Platform, error) {
 	var files []oci.File
 	for _, f := range extra {

@@ -1,5 +1,5 @@
-// Testbed-node is the first process of a node. The testbed starts it in new namespaces and sends its
-// specification on standard input.
+// Testbed-node is the first process of a node. The testbed starts it in new namespaces and sends
+// its specification on standard input.
 package main
 
 import (

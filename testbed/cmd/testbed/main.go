@@ -1,4 +1,5 @@
-// Testbed brings real Kubernetes clusters up on this machine and takes them down again. See testbed/README.md.
+// Testbed brings real Kubernetes clusters up on this machine and takes them down again. See
+// testbed/README.md.
 package main
 
 import (
@@ -311,7 +312,8 @@ func enforceCommand(t *testbed.Testbed) *cobra.Command {
 	}
 }
 
-// replaceBy runs a command instead of this program, so that its terminal, signals and exit code are the command's.
+// replaceBy runs a command instead of this program, so that its terminal, signals and exit code are
+// the command's.
 func replaceBy(command []string) error {
 	path, err := exec.LookPath(command[0])
 	if err != nil {

@@ -1,6 +1,6 @@
-// Coredns is CoreDNS with the plugins of kubeadm's Corefile, and the few besides that people add to it.
-// The stock build has some thirty more (cloud providers, etcd, DNSSEC, …) that a cluster's DNS does not need
-// and that would triple the time to build it.
+// Coredns is CoreDNS with the plugins of kubeadm's Corefile, and the few besides that people add to
+// it. The stock build has some thirty more (cloud providers, etcd, DNSSEC, …) that a cluster's DNS
+// does not need and that would triple the time to build it.
 package main
 
 import (

@@ -1,12 +1,13 @@
-// Hello is the web server of the walk-through. It answers every request like nginxdemos/hello:plain-text does: with the
-// address and the name of the Pod that answers. Tests can make it not ready, and it can echo over TCP and UDP.
+// Hello is the web server of the walk-through. It answers every request like
+// nginxdemos/hello:plain-text does: with the address and the name of the Pod that answers. Tests
+// can make it not ready, and it can echo over TCP and UDP.
 //
 //	GET  /anything             the five lines
 //	GET  /ready                200, or 503 after
 //	POST /ready?ok=false       … until ?ok=true
 //
-// Flags: --http :80, --echo-tcp :PORT, --echo-udp :PORT (both off by default). An echo server answers each line, or
-// datagram, with the Pod's name and the received data.
+// Flags: --http :80, --echo-tcp :PORT, --echo-udp :PORT (both off by default). An echo server
+// answers each line, or datagram, with the Pod's name and the received data.
 package main
 
 import (

@@ -1,5 +1,6 @@
-// Hyper is all of Kubernetes and etcd in one binary, which acts as the program it is called as (through a symbolic link)
-// or as its first argument names. One binary links once and is 150 MB; seven would be 600 MB and link seven times.
+// Hyper is all of Kubernetes and etcd in one binary, which acts as the program it is called as
+// (through a symbolic link) or as its first argument names. One binary links once and is 150 MB;
+// seven would be 600 MB and link seven times.
 package main
 
 import (
@@ -18,7 +19,8 @@ import (
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 
-	// The programs' own main packages register these: JSON logs and the metrics of client-go and of versions.
+	// The programs' own main packages register these: JSON logs and the metrics of client-go and of
+	// versions.
 	_ "k8s.io/component-base/logs/json/register"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
 	_ "k8s.io/component-base/metrics/prometheus/version"

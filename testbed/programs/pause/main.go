@@ -1,5 +1,5 @@
-// Pause holds the namespaces of a Pod: it waits for SIGTERM, and reaps orphans meanwhile, as it is the
-// first process of the Pod when containers share their PID namespace.
+// Pause holds the namespaces of a Pod: it waits for SIGTERM, and reaps orphans meanwhile, as it is
+// the first process of the Pod when containers share their PID namespace.
 package main
 
 import (

@@ -11,7 +11,8 @@ import (
 	"github.com/aws/smithy-go"
 )
 
-// codeAdvice has the actions for the error codes that all AWS services share, as the pages "Common Error Types" of the API references describe them, and for those of operations.
+// codeAdvice has the actions for the error codes that all AWS services share, as the pages "Common
+// Error Types" of the API references describe them, and for those of operations.
 var codeAdvice = map[string]string{
 	"ResourceLimitExceeded":       "raise the quota of AWS Cloud Map in Service Quotas",
 	"ExpiredToken":                expiredAdvice,
@@ -42,7 +43,8 @@ const (
 	signatureAdvice  = "check that the secret access key belongs to the access key, and synchronize the clock of the controller's node"
 )
 
-// stsAdvice has the actions for the error codes of AWS Security Token Service when it is asked for a role.
+// stsAdvice has the actions for the error codes of AWS Security Token Service when it is asked for
+// a role.
 var stsAdvice = map[string]string{
 	"RegionDisabledException": "activate AWS STS for this Region in the account settings of IAM",
 	"InvalidIdentityToken":    identityTokenAdvice,
@@ -51,8 +53,8 @@ var stsAdvice = map[string]string{
 
 const identityTokenAdvice = "check that IAM has an OIDC identity provider with the issuer of this cluster, and that the role's trust policy names it: docs/eks.md"
 
-// deniedBy are the kinds of policies that AWS names in the message of a denied request, and the actions for them (IAM User Guide, "Troubleshoot access
-// denied error messages").
+// deniedBy are the kinds of policies that AWS names in the message of a denied request, and the
+// actions for them (IAM User Guide, "Troubleshoot access denied error messages").
 var deniedBy = []struct{ policy, advice string }{
 	{"service control policy", "ask the administrators of the AWS organization to allow %s in its service control policy"},
 	{"resource control policy", "ask the administrators of the AWS organization to allow %s in its resource control policy"},
@@ -93,8 +95,9 @@ func adviceFor(operation string, err error) string {
 	return ""
 }
 
-// deniedAction returns the action that AWS names in the message of a denied request. It is one of Route 53 or EC2 if Cloud Map changes a hosted zone for the request, and so
-// it always is if the request was accepted and its operation denied.
+// deniedAction returns the action that AWS names in the message of a denied request. It is one of
+// Route 53 or EC2 if Cloud Map changes a hosted zone for the request, and so it always is if the
+// request was accepted and its operation denied.
 func deniedAction(operation string, err smithy.APIError) string {
 	if _, rest, ok := strings.Cut(err.ErrorMessage(), "is not authorized to perform: "); ok {
 		if action, _, _ := strings.Cut(rest, " "); strings.Contains(action, ":") {
@@ -112,7 +115,8 @@ func deniedAction(operation string, err smithy.APIError) string {
 	return "route53:ChangeResourceRecordSets"
 }
 
-// onTagged are the operations that the policies in deploy/iam allow on namespaces and services with tags.
+// onTagged are the operations that the policies in deploy/iam allow on namespaces and services with
+// tags.
 var onTagged = []string{"CreateService", "DeregisterInstance", "ListInstances", "RegisterInstance"}
 
 // deniedByRole returns the action for a request that no policy of the controller's role allows.
@@ -140,7 +144,8 @@ func connectionAdvice(err error) string {
 	var connection *net.OpError
 	switch {
 	case strings.Contains(err.Error(), "failed to refresh cached credentials"):
-		// The SDK has no type for it. It is the error of the last source in its order, the role of the EC2 instance.
+		// The SDK has no type for it. It is the error of the last source in its order, the role of
+		// the EC2 instance.
 		return "give the controller AWS credentials: an association of EKS Pod Identity, or a role in the annotation of its ServiceAccount: docs/eks.md"
 	case errors.As(err, &host) && host.IsNotFound:
 		return "check --aws-region and --aws-endpoint, and that the DNS of the controller's node resolves the name"

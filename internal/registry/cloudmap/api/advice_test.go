@@ -114,7 +114,8 @@ func TestOperationError(t *testing.T) {
 	}
 }
 
-// TestAdviceWithoutCredentials asks the SDK itself, whose error has no type: its text must be the one that is recognized.
+// TestAdviceWithoutCredentials asks the SDK itself, whose error has no type: its text must be the
+// one that is recognized.
 func TestAdviceWithoutCredentials(t *testing.T) {
 	dir := t.TempDir()
 	for name, value := range map[string]string{

@@ -26,11 +26,14 @@ import (
 const DefaultName = "cloudmap"
 
 const (
-	// RequestTimeout is far above AWS's usual latency, and below the time after which a missing heartbeat counts.
+	// RequestTimeout is far above AWS's usual latency, and below the time after which a missing
+	// heartbeat counts.
 	RequestTimeout = 10 * time.Second
-	// operationTimeout bounds the wait for an asynchronous operation: creating an HTTP namespace takes seconds.
+	// operationTimeout bounds the wait for an asynchronous operation: creating an HTTP namespace
+	// takes seconds.
 	operationTimeout = 2 * time.Minute
-	// MaxDiscovered is the maximum number of instances that DiscoverInstances returns. It has no pagination.
+	// MaxDiscovered is the maximum number of instances that DiscoverInstances returns. It has no
+	// pagination.
 	MaxDiscovered = 1000
 	// listPage is the maximum page size of the List operations.
 	listPage = 100
@@ -47,10 +50,12 @@ type Config struct {
 	DataEndpoint string
 	// Role is the role to assume for all requests, if it has an ARN.
 	Role Role
-	// NamespaceOwner is the account that shares the clusterset's namespace with this account through AWS RAM; "" if the namespace is in
-	// this account. The instance view stays in this account.
+	// NamespaceOwner is the account that shares the clusterset's namespace with this account
+	// through AWS RAM; "" if the namespace is in this account. The instance view stays in this
+	// account.
 	NamespaceOwner string
-	// Insecure allows an endpoint with http://, of Cloud Map and of STS. To the own host it is always allowed.
+	// Insecure allows an endpoint with http://, of Cloud Map and of STS. To the own host it is
+	// always allowed.
 	Insecure bool
 	// Rates replaces the default rates of the operations in it.
 	Rates map[string]Rate
@@ -59,14 +64,16 @@ type Config struct {
 	// Logger logs the first answer with each error code that is not known.
 	Logger logr.Logger
 
-	// HTTPClient replaces AWS's HTTP client, and Credentials AWS's default chain of credentials, unless nil.
+	// HTTPClient replaces AWS's HTTP client, and Credentials AWS's default chain of credentials,
+	// unless nil.
 	HTTPClient  aws.HTTPClient
 	Credentials aws.CredentialsProvider
 }
 
-// Client makes all requests to AWS Cloud Map in one account and Region. It limits the rate of each operation, as AWS's quotas do. The
-// registries of a process share one client for each account and Region.
-// Except for throttled writes it does not retry: its callers are level-triggered and retry with the state of that time.
+// Client makes all requests to AWS Cloud Map in one account and Region. It limits the rate of each
+// operation, as AWS's quotas do. The registries of a process share one client for each account and
+// Region. Except for throttled writes it does not retry: its callers are level-triggered and retry
+// with the state of that time.
 type Client struct {
 	name string
 	sdk  *servicediscovery.Client
@@ -133,9 +140,10 @@ func (c *Client) Name() string { return c.name }
 
 // plainBodies hides the WriteTo method of request bodies.
 //
-// The SDK closes a request's body when the response begins, and net/http then tries to read the rest of the body. A closed body of the
-// SDK returns io.EOF. For Read that is the end, but for WriteTo it is a failure, and net/http closes the connection while the response
-// is read. This takes a server that responds within microseconds, as a local one does.
+// The SDK closes a request's body when the response begins, and net/http then tries to read the
+// rest of the body. A closed body of the SDK returns io.EOF. For Read that is the end, but for
+// WriteTo it is a failure, and net/http closes the connection while the response is read. This
+// takes a server that responds within microseconds, as a local one does.
 type plainBodies struct{ servicediscovery.HTTPClient }
 
 // Do sends a request.
@@ -163,7 +171,8 @@ func (c *Client) WithPriority(p Priority) *Client {
 // errTimeout is the cause of a request that was canceled because it took too long.
 var errTimeout = fmt.Errorf("no answer within %v", RequestTimeout)
 
-// call makes one request within the rate limit and RequestTimeout, counts it, and explains its error.
+// call makes one request within the rate limit and RequestTimeout, counts it, and explains its
+// error.
 func call[In, Out any](ctx context.Context, c *Client, operation string,
 	do func(context.Context, *In, ...func(*servicediscovery.Options)) (*Out, error), in *In) (*Out, error) {
 	limiter := c.limiters[operation]
@@ -188,14 +197,15 @@ func call[In, Out any](ctx context.Context, c *Client, operation string,
 	return out, nil
 }
 
-// DiscoverInstances returns the instances of a service that have the attributes of query, all of them without a query. complete is false if
-// there may be more than MaxDiscovered.
+// DiscoverInstances returns the instances of a service that have the attributes of query, all of
+// them without a query. complete is false if there may be more than MaxDiscovered.
 func (c *Client) DiscoverInstances(ctx context.Context, namespace, service string, query map[string]string) (instances []Instance, complete bool, err error) {
 	instances, complete, _, err = c.DiscoverInstancesAtRevision(ctx, namespace, service, query)
 	return instances, complete, err
 }
 
-// DiscoverInstancesAtRevision is DiscoverInstances that also returns the revision of the service's instances.
+// DiscoverInstancesAtRevision is DiscoverInstances that also returns the revision of the service's
+// instances.
 func (c *Client) DiscoverInstancesAtRevision(ctx context.Context, namespace, service string, query map[string]string) (
 	instances []Instance, complete bool, revision int64, err error) {
 	out, err := call(ctx, c, "DiscoverInstances", c.data.DiscoverInstances, &servicediscovery.DiscoverInstancesInput{
@@ -219,7 +229,8 @@ func (c *Client) DiscoverInstancesAtRevision(ctx context.Context, namespace, ser
 	return instances, len(instances) < MaxDiscovered, aws.ToInt64(out.InstancesRevision), nil
 }
 
-// InstancesRevision returns the revision of a service's instances, which grows with every change of them.
+// InstancesRevision returns the revision of a service's instances, which grows with every change of
+// them.
 func (c *Client) InstancesRevision(ctx context.Context, namespace, service string) (int64, error) {
 	out, err := call(ctx, c, "DiscoverInstancesRevision", c.data.DiscoverInstancesRevision, &servicediscovery.DiscoverInstancesRevisionInput{
 		NamespaceName: aws.String(namespace),
@@ -232,7 +243,8 @@ func (c *Client) InstancesRevision(ctx context.Context, namespace, service strin
 	return aws.ToInt64(out.InstancesRevision), nil
 }
 
-// RegisterInstance writes an instance and returns the ID of the asynchronous operation. AWS documents Health only for a new instance: SetHealth changes that of others.
+// RegisterInstance writes an instance and returns the ID of the asynchronous operation. AWS
+// documents Health only for a new instance: SetHealth changes that of others.
 func (c *Client) RegisterInstance(ctx context.Context, serviceID string, instance Instance) (operation string, err error) {
 	if instance.Health != "" {
 		instance.Attributes = maps.Clone(instance.Attributes)
@@ -261,7 +273,8 @@ func (c *Client) DeregisterInstance(ctx context.Context, serviceID, instanceID s
 	return err
 }
 
-// StartDeregistration is DeregisterInstance that also returns the ID of the asynchronous operation, "" if there is no such instance.
+// StartDeregistration is DeregisterInstance that also returns the ID of the asynchronous operation,
+// "" if there is no such instance.
 func (c *Client) StartDeregistration(ctx context.Context, serviceID, instanceID string) (operation string, err error) {
 	err = c.RetryThrottled(ctx, func() error {
 		out, err := call(ctx, c, "DeregisterInstance", c.sdk.DeregisterInstance, &servicediscovery.DeregisterInstanceInput{
@@ -279,8 +292,9 @@ func (c *Client) StartDeregistration(ctx context.Context, serviceID, instanceID 
 	return operation, nil
 }
 
-// SetHealth sets the health of an instance in a service with a custom health check. AWS takes about 30 s. If there is no such instance, its registration may be in
-// progress: the error is not IsNotFound then, which would be about the service.
+// SetHealth sets the health of an instance in a service with a custom health check. AWS takes about
+// 30 s. If there is no such instance, its registration may be in progress: the error is not
+// IsNotFound then, which would be about the service.
 func (c *Client) SetHealth(ctx context.Context, serviceID, instanceID, health string) error {
 	err := c.RetryThrottled(ctx, func() error {
 		_, err := call(ctx, c, "UpdateInstanceCustomHealthStatus", c.sdk.UpdateInstanceCustomHealthStatus, &servicediscovery.UpdateInstanceCustomHealthStatusInput{
@@ -301,14 +315,15 @@ func (c *Client) SetHealth(ctx context.Context, serviceID, instanceID, health st
 }
 
 const (
-	// throttledPause is the longest pause after a throttled request, and maxAttempts the number of attempts. The rate limiter slows
-	// the attempts down: during a longer pause a token would go to a request of lower priority.
+	// throttledPause is the longest pause after a throttled request, and maxAttempts the number of
+	// attempts. The rate limiter slows the attempts down: during a longer pause a token would go to
+	// a request of lower priority.
 	throttledPause = 500 * time.Millisecond
 	maxAttempts    = 7
 )
 
-// RetryThrottled repeats a request that AWS throttles, up to maxAttempts times. A write that AWS refuses because another write of the
-// same instance is in progress is repeated after that one.
+// RetryThrottled repeats a request that AWS throttles, up to maxAttempts times. A write that AWS
+// refuses because another write of the same instance is in progress is repeated after that one.
 func (c *Client) RetryThrottled(ctx context.Context, request func() error) error {
 	for attempt := 1; ; {
 		err := request()
@@ -332,7 +347,8 @@ func (c *Client) RetryThrottled(ctx context.Context, request func() error) error
 	}
 }
 
-// awaitDuplicate waits for the operation that is in progress if err is a DuplicateRequest. It returns any other err.
+// awaitDuplicate waits for the operation that is in progress if err is a DuplicateRequest. It
+// returns any other err.
 func (c *Client) awaitDuplicate(ctx context.Context, err error) error {
 	var duplicate *types.DuplicateRequest
 	if !errors.As(err, &duplicate) || aws.ToString(duplicate.DuplicateOperationId) == "" {
@@ -346,7 +362,8 @@ func (c *Client) awaitDuplicate(ctx context.Context, err error) error {
 	return err
 }
 
-// AwaitOperation waits until an operation has ended and returns the IDs of the created resources by kind.
+// AwaitOperation waits until an operation has ended and returns the IDs of the created resources by
+// kind.
 func (c *Client) AwaitOperation(ctx context.Context, operation string) (targets map[string]string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()

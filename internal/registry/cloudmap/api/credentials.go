@@ -28,14 +28,16 @@ type Role struct {
 
 const (
 	defaultSessionName = names.Product
-	// sessionDuration is the longest session that AWS allows for role chaining, as with IRSA, and that every role allows.
+	// sessionDuration is the longest session that AWS allows for role chaining, as with IRSA, and
+	// that every role allows.
 	sessionDuration = time.Hour
-	// renewal is the shortest time before expiry at which credentials are renewed. The time is random, between renewal and twice as long, so
-	// that STS may be down for some minutes.
+	// renewal is the shortest time before expiry at which credentials are renewed. The time is
+	// random, between renewal and twice as long, so that STS may be down for some minutes.
 	renewal = 10 * time.Minute
 	// renewRetry is the time between two attempts to renew.
 	renewRetry = 30 * time.Second
-	// metadataTimeout is for the two requests for the Region (token, identity document). The metadata service is on the node itself.
+	// metadataTimeout is for the two requests for the Region (token, identity document). The
+	// metadata service is on the node itself.
 	metadataTimeout = 5 * time.Second
 )
 
@@ -46,8 +48,8 @@ func loadAWS(ctx context.Context, cfg Config) (aws.Config, error) {
 	if err != nil {
 		return aws.Config{}, fmt.Errorf("reading the AWS configuration: %w", err)
 	}
-	// The role is assumed in the Region that the controller runs in, if that is known: its STS endpoint is near and may be the only
-	// one that can be reached.
+	// The role is assumed in the Region that the controller runs in, if that is known: its STS
+	// endpoint is near and may be the only one that can be reached.
 	home := loaded.Copy()
 	home.Region = cmp.Or(home.Region, cfg.Region)
 	loaded.Region = cmp.Or(cfg.Region, loaded.Region)
@@ -68,8 +70,9 @@ func loadAWS(ctx context.Context, cfg Config) (aws.Config, error) {
 	return loaded, nil
 }
 
-// readInstanceRegion returns the Region in the metadata of the EC2 instance that the controller runs on, as the legacy controller does
-// if neither the environment nor the shared configuration names one.
+// readInstanceRegion returns the Region in the metadata of the EC2 instance that the controller
+// runs on, as the legacy controller does if neither the environment nor the shared configuration
+// names one.
 func readInstanceRegion(ctx context.Context, loaded aws.Config) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, metadataTimeout)
 	defer cancel()
@@ -99,7 +102,8 @@ func assume(api stscreds.AssumeRoleAPIClient, role Role) aws.CredentialsProvider
 type expiringCredentials struct {
 	*stscreds.AssumeRoleProvider
 	now func() time.Time
-	// expires is the expiry of the current credentials. The enclosing cache calls one method at a time.
+	// expires is the expiry of the current credentials. The enclosing cache calls one method at a
+	// time.
 	expires time.Time
 }
 
@@ -126,8 +130,8 @@ func (e *expiringCredentials) HandleFailToRefresh(_ context.Context, last aws.Cr
 	return last, nil
 }
 
-// AdjustExpiresBy implements aws.AdjustExpiresByCredentialsCacheStrategy. by is negative: the next renewal is that long before expiry, or in
-// renewRetry if that time has passed.
+// AdjustExpiresBy implements aws.AdjustExpiresByCredentialsCacheStrategy. by is negative: the next
+// renewal is that long before expiry, or in renewRetry if that time has passed.
 func (e *expiringCredentials) AdjustExpiresBy(c aws.Credentials, by time.Duration) (aws.Credentials, error) {
 	early, soon := c.Expires.Add(by), e.now().Add(renewRetry)
 	if early.Before(soon) && soon.Before(c.Expires) {
@@ -147,7 +151,8 @@ func (c *Client) InOwnAccount() *Client {
 	return &own
 }
 
-// ownerAccount returns the owner that requests about a shared namespace must name; nil for a namespace of the own account.
+// ownerAccount returns the owner that requests about a shared namespace must name; nil for a
+// namespace of the own account.
 func (c *Client) ownerAccount() *string {
 	if c.owner == "" {
 		return nil
@@ -155,7 +160,8 @@ func (c *Client) ownerAccount() *string {
 	return aws.String(c.owner)
 }
 
-// namespaceFilter selects either the own namespaces or those that other accounts share. A name can exist in both.
+// namespaceFilter selects either the own namespaces or those that other accounts share. A name can
+// exist in both.
 func (c *Client) namespaceFilter() []types.NamespaceFilter {
 	owner := "SELF"
 	if c.owner != "" {
@@ -164,7 +170,8 @@ func (c *Client) namespaceFilter() []types.NamespaceFilter {
 	return []types.NamespaceFilter{{Name: types.NamespaceFilterNameResourceOwner, Values: []string{owner}}}
 }
 
-// resourceID returns the identifier of a resource in requests: its ID, or its ARN if it is in a shared namespace.
+// resourceID returns the identifier of a resource in requests: its ID, or its ARN if it is in a
+// shared namespace.
 func (c *Client) resourceID(id, arn *string) string {
 	if c.owner != "" {
 		return aws.ToString(arn)

@@ -48,7 +48,8 @@ func TestCredentials_AreCached(t *testing.T) {
 	}
 }
 
-// TestCredentialsOutliveFailedRenewal: credentials that cannot be renewed are used until they expire, and renewal is retried at intervals.
+// TestCredentialsOutliveFailedRenewal: credentials that cannot be renewed are used until they
+// expire, and renewal is retried at intervals.
 func TestCredentialsOutliveFailedRenewal(t *testing.T) {
 	now := time.Now()
 	down := errors.New("STS is down")
@@ -84,7 +85,8 @@ func TestCredentialsOutliveFailedRenewal(t *testing.T) {
 	}
 }
 
-// TestRegionOrder tests the order of docs/reference/flags.md, which is that of the legacy controller.
+// TestRegionOrder tests the order of docs/reference/flags.md, which is that of the legacy
+// controller.
 func TestRegionOrder(t *testing.T) {
 	metadata := serveInstanceMetadata(t, "eu-south-2")
 	shared := filepath.Join(t.TempDir(), "config")
@@ -118,7 +120,8 @@ func TestRegionOrder(t *testing.T) {
 	}
 }
 
-// A role is assumed in the Region that the controller runs in, which may be another one than the registry's.
+// A role is assumed in the Region that the controller runs in, which may be another one than the
+// registry's.
 func TestRoleIsAssumedInOwnRegion(t *testing.T) {
 	metadata := serveInstanceMetadata(t, "eu-south-2")
 	var authorization string
@@ -150,7 +153,8 @@ func TestRoleIsAssumedInOwnRegion(t *testing.T) {
 	}
 }
 
-// serveInstanceMetadata serves the token and the identity document of IMDSv2, which alone is allowed on new EKS nodes.
+// serveInstanceMetadata serves the token and the identity document of IMDSv2, which alone is
+// allowed on new EKS nodes.
 func serveInstanceMetadata(t *testing.T, region string) string {
 	t.Helper()
 	mux := http.NewServeMux()

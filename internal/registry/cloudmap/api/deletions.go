@@ -53,7 +53,8 @@ func (d *Deletions) Service(ctx context.Context, in Namespace, s Service) (gone 
 	if IsInUse(err) && d.isFailingFor(s.ARN, listedPatience) {
 		listed, listError := d.client.ListInstances(ctx, s)
 		if len(listed) > 0 || listError != nil {
-			return false, listError // another cluster with this ID has registered them, and deletes it when it leaves
+			// another cluster with this ID has registered them, and deletes it when it leaves
+			return false, listError
 		}
 	}
 	return gone, err

@@ -123,8 +123,8 @@ func (e *requestError) Error() string {
 	return text
 }
 
-// cause returns the error without the SDK's wrapping. It contains nothing that differs between attempts, such as request IDs and local ports,
-// so that callers can log an error once.
+// cause returns the error without the SDK's wrapping. It contains nothing that differs between
+// attempts, such as request IDs and local ports, so that callers can log an error once.
 func (e *requestError) cause() string {
 	var api smithy.APIError
 	if errors.As(e.err, &api) {
@@ -143,8 +143,9 @@ func (e *requestError) cause() string {
 
 func (e *requestError) Unwrap() error { return e.err }
 
-// OperationError is an asynchronous operation that AWS accepted and that failed later: Route 53 refused what Cloud Map asked it for with the rights of the caller, or a failure of AWS.
-// Its code has a result, like that of a request. Its text names what the user can do.
+// OperationError is an asynchronous operation that AWS accepted and that failed later: Route 53
+// refused what Cloud Map asked it for with the rights of the caller, or a failure of AWS. Its code
+// has a result, like that of a request. Its text names what the user can do.
 type OperationError struct {
 	Operation     types.OperationType
 	Code, Message string
@@ -178,7 +179,8 @@ func (e *OperationError) ErrorMessage() string { return e.Message }
 // ErrorFault implements smithy.APIError.
 func (e *OperationError) ErrorFault() smithy.ErrorFault { return smithy.FaultUnknown }
 
-// requestOf has the requests of the operations that change Route 53. Of namespaces only those with DNS do.
+// requestOf has the requests of the operations that change Route 53. Of namespaces only those with
+// DNS do.
 var requestOf = map[types.OperationType]string{
 	types.OperationTypeCreateNamespace: "CreatePrivateDnsNamespace", types.OperationTypeDeleteNamespace: "DeleteNamespace",
 	types.OperationTypeRegisterInstance: "RegisterInstance", types.OperationTypeDeregisterInstance: "DeregisterInstance",
@@ -190,7 +192,8 @@ func IsFailedOperation(err error) bool {
 	return errors.As(err, &failed)
 }
 
-// ResultOf returns the result of a request that returned err, or of a failed operation, as metrics name it.
+// ResultOf returns the result of a request that returned err, or of a failed operation, as metrics
+// name it.
 func ResultOf(err error) string {
 	var api smithy.APIError
 	switch {
@@ -222,7 +225,8 @@ func IsDenied(err error) bool { return ResultOf(err) == ResultDenied }
 // IsInvalid reports whether AWS refused a request for its content or because of a quota.
 func IsInvalid(err error) bool { return ResultOf(err) == ResultInvalid }
 
-// IsQuota reports whether AWS refused a request because of a quota of resources, such as instances of a service.
+// IsQuota reports whether AWS refused a request because of a quota of resources, such as instances
+// of a service.
 func IsQuota(err error) bool {
 	var limit *types.ResourceLimitExceeded
 	return errors.As(err, &limit)
@@ -252,5 +256,6 @@ func IsInUse(err error) bool {
 	return errors.As(err, &inUse)
 }
 
-// IsExpected reports whether an error is part of normal operation: throttling, and late reads of a resource that was just created.
+// IsExpected reports whether an error is part of normal operation: throttling, and late reads of a
+// resource that was just created.
 func IsExpected(err error) bool { return IsThrottled(err) || IsNotFound(err) }

@@ -18,11 +18,13 @@ type Rate struct {
 
 // DefaultRates returns the client-side rate limits of one cluster.
 //
-// AWS publishes quotas only for DiscoverInstances, 1,000 requests per second with bursts of 2,000 for an account, and for
-// DiscoverInstancesRevision, 3,000: a tenth of them lets ten clusters start at once. The other rates are those of AWS's own controller
-// (aws-cloud-map-mcs-controller-for-k8s, ratelimiter.go; that of
-// UpdateInstanceCustomHealthStatus is assumed to be that of RegisterInstance), and 50 per second for GetService and ListInstances as users of external-dns
-// reported (its issues 2505 and 2507). Clusters of one account share the quotas, so the rate limiter adapts to throttling.
+// AWS publishes quotas only for DiscoverInstances, 1,000 requests per second with bursts of 2,000
+// for an account, and for DiscoverInstancesRevision, 3,000: a tenth of them lets ten clusters start
+// at once. The other rates are those of AWS's own controller (aws-cloud-map-mcs-controller-for-k8s,
+// ratelimiter.go; that of UpdateInstanceCustomHealthStatus is assumed to be that of
+// RegisterInstance), and 50 per second for GetService and ListInstances as users of external-dns
+// reported (its issues 2505 and 2507). Clusters of one account share the quotas, so the rate
+// limiter adapts to throttling.
 func DefaultRates() map[string]Rate {
 	return map[string]Rate{
 		"DiscoverInstances":                {100, 200},
@@ -49,8 +51,9 @@ func DefaultRates() map[string]Rate {
 type Priority int
 
 const (
-	// PriorityHigh is for the own member record. It is the heartbeat and announces the pages: behind a thousand pages it would be late,
-	// and the cluster would become stale. One write after a change or in 12 s cannot starve the other requests.
+	// PriorityHigh is for the own member record. It is the heartbeat and announces the pages:
+	// behind a thousand pages it would be late, and the cluster would become stale. One write after
+	// a change or in 12 s cannot starve the other requests.
 	PriorityHigh Priority = iota
 	// PriorityNormal is for pages.
 	PriorityNormal
@@ -60,17 +63,21 @@ const (
 )
 
 const (
-	// minRate is the lowest rate in requests per second: one in 20 seconds, five per second from a hundred clusters.
+	// minRate is the lowest rate in requests per second: one in 20 seconds, five per second from a
+	// hundred clusters.
 	minRate = 0.05
-	// maxWait is the longest wait of a PriorityHigh request whatever the rate: it is shorter than the interval between heartbeats.
+	// maxWait is the longest wait of a PriorityHigh request whatever the rate: it is shorter than
+	// the interval between heartbeats.
 	maxWait = 10 * time.Second
-	// recovery is the time in which the rate rises from 0 to full without throttling. Below slowStartFraction of the full rate the steps
-	// are smaller, because many clusters that share a quota would exceed it together.
+	// recovery is the time in which the rate rises from 0 to full without throttling. Below
+	// slowStartFraction of the full rate the steps are smaller, because many clusters that share a
+	// quota would exceed it together.
 	recovery = 20 * time.Second
 	// maxStep is the most time that a single success counts for.
 	maxStep           = time.Second
 	slowStartFraction = 1.0 / 4
-	// minDecreaseInterval is the shortest time between two decreases: requests throttled within it were sent before the first.
+	// minDecreaseInterval is the shortest time between two decreases: requests throttled within it
+	// were sent before the first.
 	minDecreaseInterval = 500 * time.Millisecond
 )
 
@@ -96,8 +103,9 @@ func newRateLimiter(full Rate, report func(perSecond float64)) *rateLimiter {
 	return &rateLimiter{full: full, limiter: rate.NewLimiter(rate.Limit(full.PerSecond), full.Burst), report: report, fraction: 1}
 }
 
-// wait blocks until the request gets a token. PriorityLow requests leave three quarters of the bucket to the others: 75 of
-// RegisterInstance's 100, so that all 64 pages of a catalog can be written at once while any number of instances wait.
+// wait blocks until the request gets a token. PriorityLow requests leave three quarters of the
+// bucket to the others: 75 of RegisterInstance's 100, so that all 64 pages of a catalog can be
+// written at once while any number of instances wait.
 func (l *rateLimiter) wait(ctx context.Context, c Priority) error {
 	granted := make(chan struct{})
 	l.mu.Lock()
@@ -118,7 +126,8 @@ func (l *rateLimiter) wait(ctx context.Context, c Priority) error {
 	return ctx.Err()
 }
 
-// grant hands out the available tokens and schedules itself for the next one. The caller holds l.mu.
+// grant hands out the available tokens and schedules itself for the next one. The caller holds
+// l.mu.
 func (l *rateLimiter) grant() {
 	if l.timer != nil {
 		l.timer.Stop()
@@ -137,7 +146,8 @@ func (l *rateLimiter) grant() {
 	}
 }
 
-// takeToken takes a token for a priority, or returns the time until there is one. The caller holds l.mu.
+// takeToken takes a token for a priority, or returns the time until there is one. The caller holds
+// l.mu.
 func (l *rateLimiter) takeToken(now time.Time, c Priority) (pause time.Duration) {
 	needed := 1.0
 	if c == PriorityLow {
@@ -186,5 +196,6 @@ func (l *rateLimiter) setFraction(now time.Time, fraction float64) {
 	l.grant()
 }
 
-// Jitter returns a random pause up to the given one: clusters that were throttled together must not retry together.
+// Jitter returns a random pause up to the given one: clusters that were throttled together must not
+// retry together.
 func Jitter(pause time.Duration) time.Duration { return rand.N(pause) + 1 }

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// TestRateLimiterAdapts throttles and then stops throttling: the rate halves down to its minimum, and recovers.
+// TestRateLimiterAdapts throttles and then stops throttling: the rate halves down to its minimum,
+// and recovers.
 func TestRateLimiterAdapts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var limit float64
@@ -46,7 +47,8 @@ func TestRateLimiterAdapts(t *testing.T) {
 	})
 }
 
-// TestRateLimiterReservesTokens has many requests of low priority waiting: the burst of normal ones does not wait for them.
+// TestRateLimiterReservesTokens has many requests of low priority waiting: the burst of normal ones
+// does not wait for them.
 func TestRateLimiterReservesTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newRateLimiter(Rate{PerSecond: 10, Burst: 20}, func(float64) {})
@@ -100,7 +102,8 @@ func TestRateLimiterOrdersByPriority(t *testing.T) {
 	})
 }
 
-// TestRateLimiterBoundsWaitOfHighPriority throttles every request: high priority gets a token every 10 s, the others every 20 s.
+// TestRateLimiterBoundsWaitOfHighPriority throttles every request: high priority gets a token every
+// 10 s, the others every 20 s.
 func TestRateLimiterBoundsWaitOfHighPriority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newRateLimiter(Rate{PerSecond: 50, Burst: 100}, func(float64) {})

@@ -15,7 +15,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
-// Tags of the namespaces and services that controllers create. Only resources with the first two, for this clusterset, are ever deleted.
+// Tags of the namespaces and services that controllers create. Only resources with the first two,
+// for this clusterset, are ever deleted.
 const (
 	tagManagedBy    = "managed-by"
 	tagClusterSetID = "clusterset"
@@ -55,7 +56,8 @@ func Tags(identity mcs.Identity, part string) []types.Tag {
 type Instance struct {
 	ID         string
 	Attributes map[string]string
-	// Health is HealthHealthy or HealthUnhealthy in a service with a custom health check. It is "" if there is none, or if it is not known: lists do not have it.
+	// Health is HealthHealthy or HealthUnhealthy in a service with a custom health check. It is ""
+	// if there is none, or if it is not known: lists do not have it.
 	Health string
 }
 
@@ -84,9 +86,11 @@ type Service struct {
 	ServiceConfig
 }
 
-// ServiceConfig is what cannot be changed of a Cloud Map service, except for the TTL. Lists and creations return it, GetService does not.
+// ServiceConfig is what cannot be changed of a Cloud Map service, except for the TTL. Lists and
+// creations return it, GetService does not.
 type ServiceConfig struct {
-	// Records are the types of its DNS records, sorted and joined by "+", such as "A+AAAA"; "" without DNS.
+	// Records are the types of its DNS records, sorted and joined by "+", such as "A+AAAA"; ""
+	// without DNS.
 	Records string
 	// TTL is that of the records in seconds, Routing their routing policy.
 	TTL     int64
@@ -182,7 +186,8 @@ func httpName(name *string, properties *types.NamespaceProperties) string {
 	return aws.ToString(name)
 }
 
-// CreateNamespace creates an HTTP namespace, or returns the one that another controller created meanwhile.
+// CreateNamespace creates an HTTP namespace, or returns the one that another controller created
+// meanwhile.
 func (c *Client) CreateNamespace(ctx context.Context, name string, identity mcs.Identity, part string) (Namespace, error) {
 	return c.createNamespace(ctx, name, func() (operation *string, err error) {
 		out, err := call(ctx, c, "CreateHttpNamespace", c.sdk.CreateHttpNamespace, &servicediscovery.CreateHttpNamespaceInput{
@@ -196,7 +201,8 @@ func (c *Client) CreateNamespace(ctx context.Context, name string, identity mcs.
 	})
 }
 
-// CreatePrivateNamespace is CreateNamespace for a private DNS namespace in a VPC. AWS takes about a minute.
+// CreatePrivateNamespace is CreateNamespace for a private DNS namespace in a VPC. AWS takes about a
+// minute.
 func (c *Client) CreatePrivateNamespace(ctx context.Context, name, vpc string, identity mcs.Identity, part string) (Namespace, error) {
 	return c.createNamespace(ctx, name, func() (operation *string, err error) {
 		out, err := call(ctx, c, "CreatePrivateDnsNamespace", c.sdk.CreatePrivateDnsNamespace, &servicediscovery.CreatePrivateDnsNamespaceInput{
@@ -272,7 +278,8 @@ func (c *Client) ListServices(ctx context.Context, in Namespace) (map[string]Ser
 // ServiceDescription is a service with the namespace and the account that it belongs to.
 type ServiceDescription struct {
 	Service
-	// NamespaceID is the ID of the namespace also in a shared namespace, where requests use its ARN (HasID).
+	// NamespaceID is the ID of the namespace also in a shared namespace, where requests use its ARN
+	// (HasID).
 	NamespaceID, Owner string
 }
 
@@ -294,21 +301,25 @@ func (n Namespace) HasID(id string) bool {
 	return id != "" && (id == n.ARN || strings.HasSuffix(n.ARN, ":namespace/"+id))
 }
 
-// IsOwner reports whether owner, as AWS returns it of a resource, is the account of the clusterset's namespace. Without a namespace owner
-// IDs can only be of the own account.
+// IsOwner reports whether owner, as AWS returns it of a resource, is the account of the
+// clusterset's namespace. Without a namespace owner IDs can only be of the own account.
 func (c *Client) IsOwner(owner string) bool { return c.owner == "" || owner == c.owner }
 
-// CreateService creates a service without DNS records, or returns the one that another controller created meanwhile.
+// CreateService creates a service without DNS records, or returns the one that another controller
+// created meanwhile.
 func (c *Client) CreateService(ctx context.Context, in Namespace, name string, identity mcs.Identity, part string) (Service, error) {
 	s, _, err := c.CreateServiceAs(ctx, in, name, ServiceConfig{}, identity, part)
 	return s, err
 }
 
-// CreateServiceAs is CreateService for a service with records, in a DNS namespace, or with a custom health check. isOther reports that another controller has created it: then
-// its ServiceConfig is not known.
+// CreateServiceAs is CreateService for a service with records, in a DNS namespace, or with a custom
+// health check. isOther reports that another controller has created it: then its ServiceConfig is
+// not known.
 func (c *Client) CreateServiceAs(ctx context.Context, in Namespace, name string, config ServiceConfig, identity mcs.Identity, part string) (s Service, isOther bool, err error) {
 	request := &servicediscovery.CreateServiceInput{NamespaceId: aws.String(in.ID), Name: aws.String(name), DnsConfig: config.dnsConfig()}
-	if c.owner == "" { // AWS supports no tags in shared namespaces (developer guide, "Shared AWS Cloud Map namespaces")
+	// AWS supports no tags in shared namespaces (developer guide, "Shared AWS Cloud Map
+	// namespaces")
+	if c.owner == "" {
 		request.Tags = Tags(identity, part)
 	}
 	if config.HasHealth {
@@ -332,7 +343,8 @@ func (c *Client) CreateServiceAs(ctx context.Context, in Namespace, name string,
 	}, false, nil
 }
 
-// ListInstances returns all instances of a service. Unlike DiscoverInstances it has no upper limit, and makes a request per hundred.
+// ListInstances returns all instances of a service. Unlike DiscoverInstances it has no upper limit,
+// and makes a request per hundred.
 func (c *Client) ListInstances(ctx context.Context, in Service) ([]Instance, error) {
 	var found []Instance
 	request := &servicediscovery.ListInstancesInput{ServiceId: aws.String(in.ID), MaxResults: aws.Int32(listPage)}
@@ -350,13 +362,15 @@ func (c *Client) ListInstances(ctx context.Context, in Service) ([]Instance, err
 	}
 }
 
-// isManaged reports whether a controller of this clusterset created the resource. It is false where a share hides the tags.
+// isManaged reports whether a controller of this clusterset created the resource. It is false where
+// a share hides the tags.
 func (c *Client) isManaged(ctx context.Context, arn string, identity mcs.Identity) (bool, error) {
 	have, err := c.tagsOf(ctx, arn)
 	return have[tagManagedBy] == plan.ManagedBy && have[tagClusterSetID] == identity.ClusterSetID, err
 }
 
-// IsOfView reports whether the resource has the tags by which IAM allows controllers of this clusterset to write instances there.
+// IsOfView reports whether the resource has the tags by which IAM allows controllers of this
+// clusterset to write instances there.
 func (c *Client) IsOfView(ctx context.Context, arn string, identity mcs.Identity) (bool, error) {
 	have, err := c.tagsOf(ctx, arn)
 	return have[tagClusterSetID] == identity.ClusterSetID && have[tagPart] == PartView, err

@@ -34,7 +34,8 @@ var (
 	theirs = mcs.Identity{ClusterID: "cls2", ClusterSetID: "set1"}
 )
 
-// cloud is a local Cloud Map in the virtual time of a synctest bubble. Requests go to it without a network.
+// cloud is a local Cloud Map in the virtual time of a synctest bubble. Requests go to it without a
+// network.
 type cloud struct{ *cloudmaplocal.Server }
 
 // Do implements the SDK's HTTPClient.
@@ -176,7 +177,8 @@ func TestHTTPName(t *testing.T) {
 	}
 }
 
-// A namespace of the user with DNS, and a service with health checks: records and instances in them need no DNS and are always visible.
+// A namespace of the user with DNS, and a service with health checks: records and instances in them
+// need no DNS and are always visible.
 func TestClient_UsesNamespaceWithDNS(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, c := t.Context(), startCloud(t).client(t, ownerAccount, "")
@@ -256,7 +258,8 @@ func TestClient_ReturnsErrors(t *testing.T) {
 				}
 			}
 			cloud.fail(t, cloudmaplocal.FaultRule{Kind: cloudmaplocal.FaultHang})
-			time.Sleep(time.Minute) // for the rate limit: ListNamespaces is made again without its filter if AWS refuses it
+			// for the rate limit: ListNamespaces is made again without its filter if AWS refuses it
+			time.Sleep(time.Minute)
 			began := time.Now()
 			if err := request(); err == nil || !strings.Contains(err.Error(), "no answer within 10s") || time.Since(began) != RequestTimeout {
 				t.Errorf("%s without an answer: error %v after %v", operation, err, time.Since(began))
@@ -265,7 +268,8 @@ func TestClient_ReturnsErrors(t *testing.T) {
 	})
 }
 
-// Only resources with the tags of this clusterset are deleted, and namespaces only by the cluster that created them.
+// Only resources with the tags of this clusterset are deleted, and namespaces only by the cluster
+// that created them.
 func TestClient_ReadsTags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, c := t.Context(), startCloud(t).client(t, ownerAccount, "")
@@ -410,7 +414,8 @@ func TestClient_CreateNamespaceAtOnce(t *testing.T) {
 	})
 }
 
-// Another account shares its namespace: requests name the ARN and the owner, and the share may not allow tags.
+// Another account shares its namespace: requests name the ARN and the owner, and the share may not
+// allow tags.
 func TestClient_UsesSharedNamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cloud := startCloud(t)
@@ -534,7 +539,8 @@ func TestRetryThrottled_ReturnsErrorWhenContextEnds(t *testing.T) {
 	})
 }
 
-// A write waits for another write of the same instance that is in progress, whether it succeeds or fails.
+// A write waits for another write of the same instance that is in progress, whether it succeeds or
+// fails.
 func TestRetryThrottled_AwaitsOtherWrite(t *testing.T) {
 	for _, kind := range []cloudmaplocal.FaultKind{cloudmaplocal.FaultFail, cloudmaplocal.FaultLost} {
 		synctest.Test(t, func(t *testing.T) {

@@ -12,7 +12,8 @@ import (
 // HealthInstance is an instance with its health.
 type HealthInstance struct {
 	Instance
-	// Unhealthy is true if the health check of the service has failed for the instance. Services without a health check have no unhealthy instances.
+	// Unhealthy is true if the health check of the service has failed for the instance. Services
+	// without a health check have no unhealthy instances.
 	Unhealthy bool
 }
 
@@ -39,8 +40,9 @@ func (c *Client) DiscoverHealth(ctx context.Context, namespace, service string) 
 	return found, aws.ToInt64(out.InstancesRevision), nil
 }
 
-// CountInstances returns the number of instances of each service of a namespace, by the service's name and nil where AWS gives none, and the number of requests. AWS documents
-// that the count might not reflect pending registrations and deregistrations.
+// CountInstances returns the number of instances of each service of a namespace, by the service's
+// name and nil where AWS gives none, and the number of requests. AWS documents that the count might
+// not reflect pending registrations and deregistrations.
 func (c *Client) CountInstances(ctx context.Context, in Namespace) (counts map[string]*int32, requests int, err error) {
 	counts = map[string]*int32{}
 	request := &servicediscovery.ListServicesInput{

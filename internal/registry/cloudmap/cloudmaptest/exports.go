@@ -1,4 +1,5 @@
-// Package cloudmaptest makes exports for tests of the registry on AWS Cloud Map, and for the tables in the documentation.
+// Package cloudmaptest makes exports for tests of the registry on AWS Cloud Map, and for the tables
+// in the documentation.
 package cloudmaptest
 
 import (
@@ -16,7 +17,8 @@ import (
 // WebKey returns the key of export i.
 func WebKey(i int) mcs.Key { return mcs.Key{Namespace: "demo", Name: fmt.Sprintf("web-%d", i)} }
 
-// WebExport returns export i of a cluster: n endpoints of its own with one port, in three zones, with neighbouring addresses.
+// WebExport returns export i of a cluster: n endpoints of its own with one port, in three zones,
+// with neighbouring addresses.
 func WebExport(clusterID string, i, n int) mcs.Export {
 	exp := mcs.Export{
 		Key: WebKey(i), Cluster: clusterID, Created: time.Unix(1_790_000_000, 0),

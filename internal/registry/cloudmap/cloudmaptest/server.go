@@ -19,8 +19,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// Serve has handler answer a request without a network, so that it works in virtual time. A connection that the handler closes is an error, as it
-// is on a network, and the request has the host of its URL.
+// Serve has handler answer a request without a network, so that it works in virtual time. A
+// connection that the handler closes is an error, as it is on a network, and the request has the
+// host of its URL.
 func Serve(handler http.Handler, r *http.Request) (response *http.Response, err error) {
 	r = r.Clone(r.Context())
 	r.Host = cmp.Or(r.Host, r.URL.Host)
@@ -38,7 +39,8 @@ func Serve(handler http.Handler, r *http.Request) (response *http.Response, err 
 	return answer.Result(), nil
 }
 
-// PolicyDocument returns a policy of deploy/iam for a cluster in the default account and Region of cloudmap-local, as the sed of docs/iam.md writes it.
+// PolicyDocument returns a policy of deploy/iam for a cluster in the default account and Region of
+// cloudmap-local, as the sed of docs/iam.md writes it.
 func PolicyDocument(dir fs.FS, file string, identity mcs.Identity) ([]byte, error) {
 	raw, err := fs.ReadFile(dir, file)
 	if err != nil {
@@ -72,7 +74,8 @@ const AllHostedZones = "arn:aws:route53:::hostedzone/*"
 // ZoneStatements are the statements of instance-dns.json that docs/iam.md says to narrow.
 var ZoneStatements = []string{"ChangeRecords", "DeleteZones"}
 
-// NarrowZones returns a policy whose ZoneStatements allow the hosted zones with these IDs alone, if they allow all.
+// NarrowZones returns a policy whose ZoneStatements allow the hosted zones with these IDs alone, if
+// they allow all.
 func NarrowZones(policy []byte, zones ...string) ([]byte, error) {
 	var document struct {
 		Version   string

@@ -36,8 +36,9 @@ const (
 	AttrFarewell     = "FAREWELL"
 )
 
-// CopyID is the instance ID of the copy of the member record in the cluster's catalog, and the value of its attribute PAGE. Of a clusterset
-// with sealed policies, only the cluster itself can write there.
+// CopyID is the instance ID of the copy of the member record in the cluster's catalog, and the
+// value of its attribute PAGE. Of a clusterset with sealed policies, only the cluster itself can
+// write there.
 const CopyID = "record"
 
 // Digests are the digests of a cluster's pages; "" is a page that does not exist.
@@ -46,26 +47,30 @@ type Digests [PageCount]string
 // Member is a member record.
 type Member struct {
 	ClusterID, ClusterSetID, UID, Version string
-	// Joined is the time at which the cluster became a member, by its own clock: of two clusters with one ID, the older one stays.
+	// Joined is the time at which the cluster became a member, by its own clock: of two clusters
+	// with one ID, the older one stays.
 	Joined time.Time
-	// Generation grows with every write of pages, also across restarts. It orders records and pages by the time of their writes.
+	// Generation grows with every write of pages, also across restarts. It orders records and pages
+	// by the time of their writes.
 	Generation int64
-	// Heartbeat grows with every write of the record: the milliseconds since 1970 by the cluster's own clock, or more if that was set
-	// back.
+	// Heartbeat grows with every write of the record: the milliseconds since 1970 by the cluster's
+	// own clock, or more if that was set back.
 	Heartbeat int64
 	Pages     Digests
 	// Namespaces are the namespaces of the exports in each announced page.
 	Namespaces PageNamespaces
-	// Contact is the address for peer notifications, ContactProblem the reason if the record has an unusable one.
+	// Contact is the address for peer notifications, ContactProblem the reason if the record has an
+	// unusable one.
 	Contact        peernotify.Contact
 	ContactProblem string
-	// Properties are the cluster's ClusterProperties as mcs.Properties encodes them, "" if the cluster publishes none; PropertiesProblem is the
-	// reason if the record has unusable ones.
+	// Properties are the cluster's ClusterProperties as mcs.Properties encodes them, "" if the
+	// cluster publishes none; PropertiesProblem is the reason if the record has unusable ones.
 	Properties        string
 	PropertiesProblem string
 	// Imports is the cluster's report of its imports, "" if the record has no usable one.
 	Imports mcs.ImportReport
-	// Key is the key that the record is signed with, Succession its signature with the previous key, or "".
+	// Key is the key that the record is signed with, Succession its signature with the previous
+	// key, or "".
 	Key        trust.Key
 	Succession string
 	// Process distinguishes the processes of one cluster (NewProcess).
@@ -89,13 +94,14 @@ func (m Member) Time() trust.Time {
 	return trust.Time{Generation: m.Generation, Heartbeat: m.Heartbeat}
 }
 
-// NextHeartbeat returns the heartbeat of a record that is written now. It is not earlier than the generation, so that the heartbeat alone has to be saved for
-// the next process.
+// NextHeartbeat returns the heartbeat of a record that is written now. It is not earlier than the
+// generation, so that the heartbeat alone has to be saved for the next process.
 func (m Member) NextHeartbeat(now time.Time) int64 {
 	return max(m.Heartbeat+1, m.Generation, now.UnixMilli())
 }
 
-// HeartbeatTime returns when the record was written, by the cluster's own clock; zero without a record.
+// HeartbeatTime returns when the record was written, by the cluster's own clock; zero without a
+// record.
 func (m Member) HeartbeatTime() time.Time {
 	if m.Heartbeat == 0 {
 		return time.Time{}
@@ -124,12 +130,14 @@ func (m Member) IsOf(identity mcs.Identity) bool {
 	return m.ClusterID == identity.ClusterID && m.UID == identity.UID
 }
 
-// NewProcess returns a Process that began at a time: the milliseconds since 1970, and random characters.
+// NewProcess returns a Process that began at a time: the milliseconds since 1970, and random
+// characters.
 func NewProcess(began time.Time, random string) string {
 	return strconv.FormatInt(began.UnixMilli(), 10) + "-" + random
 }
 
-// IsEarlierProcess reports whether process a began before process b. Of two that began at once, it is the same one for all.
+// IsEarlierProcess reports whether process a began before process b. Of two that began at once, it
+// is the same one for all.
 func IsEarlierProcess(a, b string) bool {
 	began := func(process string) int64 {
 		text, _, _ := strings.Cut(process, "-")
@@ -194,15 +202,16 @@ func Sign(record api.Instance, signer *trust.Signer) api.Instance {
 	return api.Instance{ID: record.ID, Attributes: attrs}
 }
 
-// CopyOf returns the copy of a member record for the cluster's catalog. Its signature is that of the record.
+// CopyOf returns the copy of a member record for the cluster's catalog. Its signature is that of
+// the record.
 func CopyOf(record api.Instance) api.Instance {
 	attrs := maps.Clone(record.Attributes)
 	attrs[AttrPage] = CopyID
 	return api.Instance{ID: CopyID, Attributes: attrs}
 }
 
-// FindCopy returns the copy of the member record among the instances of a cluster's catalog, nil if there is none. Any cluster that may write the
-// catalog may have written it.
+// FindCopy returns the copy of the member record among the instances of a cluster's catalog, nil if
+// there is none. Any cluster that may write the catalog may have written it.
 func FindCopy(instances []api.Instance, clusterID, clusterSetID string) (*Member, error) {
 	for _, instance := range instances {
 		if instance.ID != CopyID {
@@ -217,7 +226,8 @@ func FindCopy(instances []api.Instance, clusterID, clusterSetID string) (*Member
 	return nil, nil
 }
 
-// memberStatement returns the signed statement of a member record: all attributes but the signature, and PAGE, which only the copy has.
+// memberStatement returns the signed statement of a member record: all attributes but the
+// signature, and PAGE, which only the copy has.
 func memberStatement(clusterSetID, clusterID string, attrs map[string]string) trust.Statement {
 	var content []byte
 	for _, key := range slices.Sorted(maps.Keys(attrs)) {
@@ -229,7 +239,8 @@ func memberStatement(clusterSetID, clusterID string, attrs map[string]string) tr
 			content = append(content, text...)
 		}
 	}
-	generation, _ := strconv.ParseInt(attrs[AttrGeneration], 10, 64) // if it is none, the record is refused later
+	// if it is none, the record is refused later
+	generation, _ := strconv.ParseInt(attrs[AttrGeneration], 10, 64)
 	return trust.Statement{
 		ClusterSetID: clusterSetID, ClusterID: clusterID, UID: attrs[AttrUID], Kind: trust.KindMember, Generation: generation, Content: content,
 	}
@@ -249,8 +260,8 @@ var (
 	formatPattern = regexp.MustCompile(`^([0-9]{1,3})\.([0-9]{1,3})$`)
 )
 
-// ParseMember verifies the signature of an instance of service members and decodes it. The key is the one that the record has: any cluster may
-// have written it.
+// ParseMember verifies the signature of an instance of service members and decodes it. The key is
+// the one that the record has: any cluster may have written it.
 func ParseMember(instance api.Instance, clusterSetID string) (Member, error) {
 	attrs := instance.Attributes
 	key, err := verifyMember(instance, clusterSetID)
@@ -283,13 +294,16 @@ func ParseMember(instance api.Instance, clusterSetID string) (Member, error) {
 	}
 	r.Contact, r.ContactProblem = parseNotify(attrs[AttrNotify])
 	r.Properties, r.PropertiesProblem = parseProperties(attrs[AttrProperties])
-	r.Imports, _ = mcs.ParseImportReport(attrs[AttrImports]) // a cluster is a member without a report
+	// a cluster is a member without a report
+	r.Imports, _ = mcs.ParseImportReport(attrs[AttrImports])
 	r.Pages, err = parsePages(attrs[AttrPages])
-	r.Namespaces, _ = parseNamespaces(r.Pages, attrs[AttrNamespaces]) // without them, every changed page is read
+	// without them, every changed page is read
+	r.Namespaces, _ = parseNamespaces(r.Pages, attrs[AttrNamespaces])
 	return r, err
 }
 
-// checkTexts returns an error unless the record is that of a cluster of the clusterset, with texts of bounded length.
+// checkTexts returns an error unless the record is that of a cluster of the clusterset, with texts
+// of bounded length.
 func (m Member) checkTexts(instanceID, clusterSetID string) error {
 	if err := mcs.ValidateClusterID(m.ClusterID); err != nil {
 		return fmt.Errorf("reading %s: %w", AttrClusterID, err)
@@ -355,7 +369,8 @@ func parseProperties(value string) (properties, problem string) {
 	return decoded.Encode(), ""
 }
 
-// checkFormat refuses a record of a later major version, which may give the attributes another meaning.
+// checkFormat refuses a record of a later major version, which may give the attributes another
+// meaning.
 func checkFormat(format string) error {
 	match := formatPattern.FindStringSubmatch(format)
 	if match == nil {

@@ -30,7 +30,8 @@ func signerOf(uid string) *trust.Signer {
 	return signer
 }
 
-// theSigner signs the records of testMember, theRotatedSigner has another key and that of theSigner before it.
+// theSigner signs the records of testMember, theRotatedSigner has another key and that of theSigner
+// before it.
 var (
 	theSigner           = signerOf("uid-1")
 	theRotatedSigner, _ = trust.NewSigner([]byte("another seed of thirty-two bytes"), append([]byte("uid-1"), make([]byte, 27)...))
@@ -234,7 +235,8 @@ func TestParseMember_RejectsInvalid(t *testing.T) {
 	}
 }
 
-// TestParseMember_IgnoresInvalidContact: a record with an invalid contact is used without the contact.
+// TestParseMember_IgnoresInvalidContact: a record with an invalid contact is used without the
+// contact.
 func TestParseMember_IgnoresInvalidContact(t *testing.T) {
 	for _, value := range []string{"nowhere", "224.0.0.1:53 " + notifyKey, "10.0.0.1:8479", "10.0.0.1:8479 short"} {
 		instance := testMember().Instance(theSigner)
@@ -270,7 +272,8 @@ func FuzzParseMember(f *testing.F) {
 	})
 }
 
-// TestMember_SignatureIsStable checks that a record is signed as other versions of the controller verify it. It changes with the version of the format only.
+// TestMember_SignatureIsStable checks that a record is signed as other versions of the controller
+// verify it. It changes with the version of the format only.
 func TestMember_SignatureIsStable(t *testing.T) {
 	const want = "zBt67KHrcGvJVMicv3DNUYEsaa0BmIVcq8S78qtkRF2Yz7o7pjJjUkT_IakqxUsFmJNIyBUV11Pkthw3f17KBA"
 	if got := testMember().Instance(theSigner).Attributes[AttrSignature]; got != want {
@@ -278,7 +281,8 @@ func TestMember_SignatureIsStable(t *testing.T) {
 	}
 }
 
-// TestParseMember_IgnoresInvalidProperties checks that a record with ClusterProperties that cannot be used counts without them, and has a problem.
+// TestParseMember_IgnoresInvalidProperties checks that a record with ClusterProperties that cannot
+// be used counts without them, and has a problem.
 func TestParseMember_IgnoresInvalidProperties(t *testing.T) {
 	valid := mcs.Properties{"region.example.com": "eu-central-1"}.Encode()
 	for value, want := range map[string]string{"": "", valid: valid, "%": ""} {
@@ -294,7 +298,8 @@ func TestParseMember_IgnoresInvalidProperties(t *testing.T) {
 	}
 }
 
-// TestParseMember_IgnoresInvalidReport checks that a record with a report of imports that cannot be used counts without it.
+// TestParseMember_IgnoresInvalidReport checks that a record with a report of imports that cannot be
+// used counts without it.
 func TestParseMember_IgnoresInvalidReport(t *testing.T) {
 	valid := largestReport()
 	for value, want := range map[mcs.ImportReport]mcs.ImportReport{"": "", valid: valid, mcs.ManyImports: mcs.ManyImports, "%": "", valid + "AAAA": ""} {
@@ -320,7 +325,8 @@ func TestMember_IsOf(t *testing.T) {
 	}
 }
 
-// The cluster that joined first keeps the cluster ID, and of two that joined at once, both take the same for the first one.
+// The cluster that joined first keeps the cluster ID, and of two that joined at once, both take the
+// same for the first one.
 func TestMember_HasOlderClaimThan(t *testing.T) {
 	early, late := time.UnixMilli(1000), time.UnixMilli(2000)
 	for name, tc := range map[string]struct {

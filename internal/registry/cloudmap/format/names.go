@@ -15,15 +15,17 @@ const (
 )
 
 const (
-	// MaxMembersServices is the number of services with member records. AWS lets a service have 1,000 instances, so the clusterset has room for 4,000 records,
-	// those of clusters that have left within a week included. Each further service is one more request of every poll.
+	// MaxMembersServices is the number of services with member records. AWS lets a service have
+	// 1,000 instances, so the clusterset has room for 4,000 records, those of clusters that have
+	// left within a week included. Each further service is one more request of every poll.
 	MaxMembersServices = 4
-	// FullMembersService is the number of records from which on a further service may exist. It is below the 1,000 of AWS, because records leave a service that
-	// was full.
+	// FullMembersService is the number of records from which on a further service may exist. It is
+	// below the 1,000 of AWS, because records leave a service that was full.
 	FullMembersService = 900
 )
 
-// MembersServiceName returns the name of a service with member records, the first one with n = 1: members, members-2 and so on.
+// MembersServiceName returns the name of a service with member records, the first one with n = 1:
+// members, members-2 and so on.
 func MembersServiceName(n int) string {
 	if n <= 1 {
 		return MembersService

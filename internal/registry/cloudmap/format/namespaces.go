@@ -11,15 +11,17 @@ import (
 )
 
 const (
-	// A namespace has a code of 12 bits in two characters of base64. A cluster that uses 100 namespaces takes 2.4 % of the others for one of its own.
+	// A namespace has a code of 12 bits in two characters of base64. A cluster that uses 100
+	// namespaces takes 2.4 % of the others for one of its own.
 	codeLength = 2
 	codeCount  = 1 << (6 * codeLength)
-	// maxCodes is the most codes of a page. 64 times 14 characters, with commas between, are 959 of the maximum of 1,024. Of a page with more namespaces nothing
-	// is said.
+	// maxCodes is the most codes of a page. 64 times 14 characters, with commas between, are 959 of
+	// the maximum of 1,024. Of a page with more namespaces nothing is said.
 	maxCodes = 7
 )
 
-// Namespaces are the codes of the namespaces of the exports in a page, sorted. "" says nothing: the page may have exports of any namespace.
+// Namespaces are the codes of the namespaces of the exports in a page, sorted. "" says nothing: the
+// page may have exports of any namespace.
 type Namespaces string
 
 // PageNamespaces are the namespaces of a cluster's pages.
@@ -105,7 +107,8 @@ func codeNumber(code string) int {
 	return codeDigits[code[0]]<<6 | codeDigits[code[1]]
 }
 
-// encodeNamespaces encodes the namespaces of the announced pages, in their order: "" if nothing is said of any page.
+// encodeNamespaces encodes the namespaces of the announced pages, in their order: "" if nothing is
+// said of any page.
 func encodeNamespaces(pages Digests, namespaces PageNamespaces) string {
 	var entries []string
 	for page, digest := range pages {

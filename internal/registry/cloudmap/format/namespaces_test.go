@@ -26,7 +26,8 @@ func namespaceNames(n int) (names []string) {
 	return names
 }
 
-// TestNamespaces checks that a page has its namespaces and hardly any others, and that nothing is said of a page with too many.
+// TestNamespaces checks that a page has its namespaces and hardly any others, and that nothing is
+// said of a page with too many.
 func TestNamespaces(t *testing.T) {
 	page := NamespacesOf(exportsIn("demo", "shop"))
 	for _, namespace := range []string{"demo", "shop"} {
@@ -54,7 +55,8 @@ func TestNamespaces(t *testing.T) {
 	}
 }
 
-// TestParseNamespaces checks that a list which does not fit the announced pages says nothing of them.
+// TestParseNamespaces checks that a list which does not fit the announced pages says nothing of
+// them.
 func TestParseNamespaces(t *testing.T) {
 	pages := Digests{3: Digest([]byte("a")), 7: Digest([]byte("b"))}
 	both := PageNamespaces{3: NamespacesOf(exportsIn("demo")), 7: NamespacesOf(exportsIn("demo", "shop"))}

@@ -15,17 +15,20 @@ import (
 )
 
 const (
-	// PageCount is the same for all clusters and never changes. 64 digests fit one attribute of the member record, and 1,000 exports of
-	// 20 endpoints make pages of one instance each, so that 64 writes publish them.
+	// PageCount is the same for all clusters and never changes. 64 digests fit one attribute of the
+	// member record, and 1,000 exports of 20 endpoints make pages of one instance each, so that 64
+	// writes publish them.
 	PageCount = 64
-	// MaxParts is the maximum number of instances of a page. 256 instances hold 0.9 MiB of compressed exports, some 500,000 endpoints, far
-	// below the 1,000 instances of a service or a read.
+	// MaxParts is the maximum number of instances of a page. 256 instances hold 0.9 MiB of
+	// compressed exports, some 500,000 endpoints, far below the 1,000 instances of a service or a
+	// read.
 	MaxParts = 256
 
 	// Cloud Map's limits for the value of an attribute, and for all keys and values of an instance.
 	maxValue      = 1024
 	maxAttributes = 5000
-	// usedAttributes is the share of maxAttributes that parts of pages use. What is left is for another way of counting than the documented one.
+	// usedAttributes is the share of maxAttributes that parts of pages use. What is left is for
+	// another way of counting than the documented one.
 	usedAttributes = maxAttributes * 98 / 100
 )
 
@@ -42,7 +45,8 @@ const (
 	AttrData       = "DATA"
 )
 
-// Author is the cluster that signs records. The key belongs to the UID: a cluster that was built anew has another one of both.
+// Author is the cluster that signs records. The key belongs to the UID: a cluster that was built
+// anew has another one of both.
 type Author struct {
 	ClusterSetID, ClusterID, UID string
 	Key                          trust.Key
@@ -55,8 +59,8 @@ func (a Author) pageStatement(page int, generation int64, data []byte) trust.Sta
 	}
 }
 
-// maxGeneration is the highest valid generation: the milliseconds since 1970 in the year 287396. A higher one is garbage, and would leave no
-// room for the next.
+// maxGeneration is the highest valid generation: the milliseconds since 1970 in the year 287396. A
+// higher one is garbage, and would leave no room for the next.
 const maxGeneration = 1 << 53
 
 // PageOf returns the page that an export with this key belongs to.
@@ -64,14 +68,15 @@ func PageOf(key mcs.Key) int {
 	return int(sha256.Sum256([]byte(key.String()))[0]) % PageCount
 }
 
-// Digest returns a digest of a page's bytes: 64 bits in 11 characters, so that two versions of a page collide once in 10^19.
+// Digest returns a digest of a page's bytes: 64 bits in 11 characters, so that two versions of a
+// page collide once in 10^19.
 func Digest(data []byte) string {
 	sum := sha256.Sum256(data)
 	return base64.RawURLEncoding.EncodeToString(sum[:8])
 }
 
-// UnwrittenDigest announces a page that is not written yet. No page has this digest, so readers keep what they know of the page, and its
-// exports are unknown to a reader that knows nothing.
+// UnwrittenDigest announces a page that is not written yet. No page has this digest, so readers
+// keep what they know of the page, and its exports are unknown to a reader that knows nothing.
 const UnwrittenDigest = "AAAAAAAAAAA"
 
 // PageName returns the value of attribute PAGE: "07".
@@ -170,8 +175,9 @@ type part struct {
 	text          string
 }
 
-// JoinPage returns the newest complete generation of a page: all parts exist, the digest matches, and one of the authors signed it. It ignores
-// instances of other pages. If no generation is complete, the error is about the newest.
+// JoinPage returns the newest complete generation of a page: all parts exist, the digest matches,
+// and one of the authors signed it. It ignores instances of other pages. If no generation is
+// complete, the error is about the newest.
 func JoinPage(page int, instances []api.Instance, authors ...Author) (Page, error) {
 	generations := map[int64][]part{}
 	var problem error

@@ -167,8 +167,8 @@ func TestCountParts(t *testing.T) {
 	}
 }
 
-// TestEndpointsPerInstance finds how many endpoints of one export fit one instance when their addresses are scattered
-// over the pod network, which compresses worst.
+// TestEndpointsPerInstance finds how many endpoints of one export fit one instance when their
+// addresses are scattered over the pod network, which compresses worst.
 func TestEndpointsPerInstance(t *testing.T) {
 	fits := func(n int) bool {
 		rnd := rand.New(rand.NewPCG(1, 2))
@@ -243,7 +243,8 @@ func FuzzJoinSignedPage(f *testing.F) {
 	})
 }
 
-// TestSplitPage_SignatureIsStable checks that a page is written and signed as other versions of the controller read and verify it.
+// TestSplitPage_SignatureIsStable checks that a page is written and signed as other versions of the
+// controller read and verify it.
 func TestSplitPage_SignatureIsStable(t *testing.T) {
 	parts := split(t, 7, 11, []byte("data"))
 	want := map[string]string{
@@ -279,7 +280,8 @@ func TestGroupByPage(t *testing.T) {
 	}
 }
 
-// The error of a page that cannot be read is about its newest generation, and the largest page and generation are valid.
+// The error of a page that cannot be read is about its newest generation, and the largest page and
+// generation are valid.
 func TestJoinPage_Bounds(t *testing.T) {
 	instances := slices.Concat(split(t, 7, 10, noise(9000))[1:], split(t, 7, 12, noise(9000))[2:], split(t, 7, 11, noise(9000))[:2])
 	for range 20 { // the generations are in a map
@@ -304,7 +306,8 @@ func TestJoinPage_Bounds(t *testing.T) {
 
 // A page has the fewest parts that hold it, also if the last part has one character.
 func TestSplitPage_FillsParts(t *testing.T) {
-	for _, clusterID := range []string{"a", "ab", "abc", "abcd"} { // the room of a part changes by one character
+	// the room of a part changes by one character
+	for _, clusterID := range []string{"a", "ab", "abc", "abcd"} {
 		identity := mcs.Identity{ClusterID: clusterID, ClusterSetID: "set1", UID: "uid-1"}
 		author := Author{ClusterSetID: "set1", ClusterID: clusterID, UID: "uid-1", Key: theSigner.Key()}
 		shortest := map[int]int{} // by the number of characters in the last of two parts

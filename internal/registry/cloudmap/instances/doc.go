@@ -1,9 +1,10 @@
-// Package instances mirrors the exported endpoints of this cluster as AWS Cloud Map instances, for people and for consumers that do
-// not read the pages of this project. Importing clusters do not use them.
+// Package instances mirrors the exported endpoints of this cluster as AWS Cloud Map instances, for
+// people and for consumers that do not read the pages of this project. Importing clusters do not
+// use them.
 //
-// View is level-triggered. It reconciles a service when its export changes, lists all services once after a start to find instances
-// of a previous process, and then reads one service at each interval, so that it repairs whatever a lost write, a late read or
-// another writer left behind.
+// View is level-triggered. It reconciles a service when its export changes, lists all services once
+// after a start to find instances of a previous process, and then reads one service at each
+// interval, so that it repairs whatever a lost write, a late read or another writer left behind.
 //
 //	instance.go   the desired instances of an export, and the difference to existing ones
 //	resources.go  the Cloud Map namespaces and services: cached lists, creation, removal

@@ -36,30 +36,34 @@ const (
 	AttrHostname        = "HOSTNAME"
 	AttrNode            = "NODENAME"
 	AttrController      = "K8S_CONTROLLER"
-	// AttrNames has the names of the attributes that the user added with mcs.AnnotationInstanceAttributes, and api.AttrInitialHealth if this controller sets it, so that they can
-	// be removed again.
+	// AttrNames has the names of the attributes that the user added with
+	// mcs.AnnotationInstanceAttributes, and api.AttrInitialHealth if this controller sets it, so
+	// that they can be removed again.
 	AttrNames = "K8S_ATTRIBUTES"
 )
 
-// managedAttributes are the attributes that this controller writes. Other attributes of its instances stay.
+// managedAttributes are the attributes that this controller writes. Other attributes of its
+// instances stay.
 var managedAttributes = []string{
 	AttrIPv4, AttrIPv6, AttrPort, AttrPortName, AttrProtocol, AttrServicePort, AttrServicePortName, AttrServiceProtocol,
 	AttrTargetPort, AttrClusterID, AttrClusterSetID, AttrServiceType, AttrCreated, AttrReady, AttrHostname, AttrNode,
 	AttrController, AttrNames,
 }
 
-// Collision is an instance that cannot be registered because another owner has its ID: two clusters with overlapping pod networks
-// have endpoints with the same address.
+// Collision is an instance that cannot be registered because another owner has its ID: two clusters
+// with overlapping pod networks have endpoints with the same address.
 type Collision struct {
 	ID string
 	// ClusterID is the cluster ID of the owner, "" if it is not a cluster.
 	ClusterID string
 }
 
-// Changes are the writes that bring a Cloud Map service in sync, and the collisions, each sorted by ID.
+// Changes are the writes that bring a Cloud Map service in sync, and the collisions, each sorted by
+// ID.
 type Changes struct {
 	Register []api.Instance
-	// Health are the instances whose health has to be set, before they are registered if they are in Register too.
+	// Health are the instances whose health has to be set, before they are registered if they are
+	// in Register too.
 	Health     []api.Instance
 	Deregister []string
 	Collisions []Collision
@@ -68,16 +72,18 @@ type Changes struct {
 // count returns the number of writes.
 func (c Changes) count() int { return len(c.Register) + len(c.Health) + len(c.Deregister) }
 
-// FromExport returns the instances that mirror e, sorted by ID: one for each endpoint address and port. Endpoints without ports
-// have none. Of several endpoints with one address, the ready one has the instance.
+// FromExport returns the instances that mirror e, sorted by ID: one for each endpoint address and
+// port. Endpoints without ports have none. Of several endpoints with one address, the ready one has
+// the instance.
 func FromExport(e mcs.Export, clusterSetID, controllerVersion string) []api.Instance {
 	out, _ := firstFromExport(e, clusterSetID, controllerVersion, math.MaxInt, shape{})
 	return out
 }
 
-// firstFromExport returns up to limit instances of FromExport and the number of the others. Those it does not create: an export with
-// 1,000 ports and 10,000 endpoints has ten million, of some 2 KiB each. It takes the endpoints in their order, each with all its ports,
-// so that the same ones have instances while the export does not change.
+// firstFromExport returns up to limit instances of FromExport and the number of the others. Those
+// it does not create: an export with 1,000 ports and 10,000 endpoints has ten million, of some 2
+// KiB each. It takes the endpoints in their order, each with all its ports, so that the same ones
+// have instances while the export does not change.
 func firstFromExport(e mcs.Export, clusterSetID, controllerVersion string, limit int, s shape) (out []api.Instance, omitted int) {
 	if s.hidesDrained(e) {
 		return nil, 0
@@ -120,7 +126,8 @@ func firstFromExport(e mcs.Export, clusterSetID, controllerVersion string, limit
 	return out, omitted
 }
 
-// secondAddresses returns the IPv6 addresses of the pods that have IPv4 addresses too, by pod, if the instances have both.
+// secondAddresses returns the IPv6 addresses of the pods that have IPv4 addresses too, by pod, if
+// the instances have both.
 func (s shape) secondAddresses(e mcs.Export) map[string]netip.Addr {
 	if !s.isPaired {
 		return nil
@@ -147,7 +154,8 @@ func (s shape) portsOf(ports []matchedPort) []matchedPort {
 	return ports
 }
 
-// shows reports whether an endpoint has instances of its own. second are the addresses that are part of other instances.
+// shows reports whether an endpoint has instances of its own. second are the addresses that are
+// part of other instances.
 func (s shape) shows(ep mcs.Endpoint, second map[string]netip.Addr) bool {
 	return (ep.Ready || !s.hasReadyOnly) && (ep.Address.Is4() || second[ep.Pod] != ep.Address)
 }
@@ -239,8 +247,8 @@ const nameSeparator = ","
 // maxAttributeValue is the maximum length of a value in Cloud Map.
 const maxAttributeValue = 1024
 
-// sanitizeValues returns attrs with values that Cloud Map accepts (printable ASCII, no leading blank): it refuses the whole instance because of
-// one bad character.
+// sanitizeValues returns attrs with values that Cloud Map accepts (printable ASCII, no leading
+// blank): it refuses the whole instance because of one bad character.
 func sanitizeValues(attrs map[string]string) map[string]string {
 	for k, v := range attrs {
 		v = strings.Map(func(r rune) rune {
@@ -254,9 +262,10 @@ func sanitizeValues(attrs map[string]string) map[string]string {
 	return attrs
 }
 
-// OwnedBy returns a function that reports whether an instance with attrs belongs to the cluster. Instances of early versions of the
-// legacy controller have no clusterset ID but the name of the controller. An instance with neither belongs to a user, who may have given
-// it an attribute CLUSTER_ID.
+// OwnedBy returns a function that reports whether an instance with attrs belongs to the cluster.
+// Instances of early versions of the legacy controller have no clusterset ID but the name of the
+// controller. An instance with neither belongs to a user, who may have given it an attribute
+// CLUSTER_ID.
 func OwnedBy(clusterID, clusterSetID string) func(attrs map[string]string) bool {
 	return func(attrs map[string]string) bool {
 		set, ok := attrs[AttrClusterSetID]
@@ -264,8 +273,9 @@ func OwnedBy(clusterID, clusterSetID string) func(attrs map[string]string) bool 
 	}
 }
 
-// Diff returns the changes by which a service with the instances have gets the instances want. It neither overwrites nor removes
-// instances for which isOwn is false, and keeps attributes of others on the instances that it overwrites.
+// Diff returns the changes by which a service with the instances have gets the instances want. It
+// neither overwrites nor removes instances for which isOwn is false, and keeps attributes of others
+// on the instances that it overwrites.
 func Diff(want, have []api.Instance, isOwn func(attrs map[string]string) bool) Changes {
 	var c Changes
 	present := make(map[string]api.Instance, len(have))
@@ -294,7 +304,8 @@ func Diff(want, have []api.Instance, isOwn func(attrs map[string]string) bool) C
 	return c
 }
 
-// addWrites adds the writes by which an instance gets as wanted. h is what there is of it; ok if there is any.
+// addWrites adds the writes by which an instance gets as wanted. h is what there is of it; ok if
+// there is any.
 func (c *Changes) addWrites(w, h api.Instance, ok bool) {
 	if attrs := withForeignAttributes(w.Attributes, h.Attributes); !ok || !equalAttributes(attrs, h.Attributes, w.Health != "") {
 		c.Register = append(c.Register, api.Instance{ID: w.ID, Attributes: attrs, Health: w.Health})
@@ -304,7 +315,8 @@ func (c *Changes) addWrites(w, h api.Instance, ok bool) {
 	}
 }
 
-// equalAttributes compares attributes, without the health with which an instance was registered if this controller sets health.
+// equalAttributes compares attributes, without the health with which an instance was registered if
+// this controller sets health.
 func equalAttributes(want, have map[string]string, setsHealth bool) bool {
 	if setsHealth {
 		want, have = maps.Clone(want), maps.Clone(have)
@@ -314,7 +326,8 @@ func equalAttributes(want, have map[string]string, setsHealth bool) bool {
 	return maps.Equal(want, have)
 }
 
-// withForeignAttributes returns own with the attributes of present that this controller does not write.
+// withForeignAttributes returns own with the attributes of present that this controller does not
+// write.
 func withForeignAttributes(own, present map[string]string) map[string]string {
 	out := maps.Clone(present)
 	if out == nil {
@@ -327,8 +340,9 @@ func withForeignAttributes(own, present map[string]string) map[string]string {
 	return out
 }
 
-// mergeWritten returns the instances of a service from the last write and from a list that may not show it yet. The last write counts
-// for the instances of this cluster; the list adds the instances and attributes of others.
+// mergeWritten returns the instances of a service from the last write and from a list that may not
+// show it yet. The last write counts for the instances of this cluster; the list adds the instances
+// and attributes of others.
 func mergeWritten(written, listed []api.Instance, isOwn func(map[string]string) bool) []api.Instance {
 	byID := map[string]api.Instance{}
 	for _, instance := range written {
@@ -342,13 +356,15 @@ func mergeWritten(written, listed []api.Instance, isOwn func(map[string]string) 
 		case isWritten:
 			byID[instance.ID] = api.Instance{ID: instance.ID, Attributes: withForeignAttributes(own.Attributes, instance.Attributes), Health: own.Health}
 		default:
-			byID[instance.ID] = onlyOwner(instance) // a previous process wrote it, or the last write removed it
+			// a previous process wrote it, or the last write removed it
+			byID[instance.ID] = onlyOwner(instance)
 		}
 	}
 	return slices.Collect(maps.Values(byID))
 }
 
-// onlyOwner returns an instance of which only the owner is certain: Diff removes it unless it is wanted, and writes it if it is.
+// onlyOwner returns an instance of which only the owner is certain: Diff removes it unless it is
+// wanted, and writes it if it is.
 func onlyOwner(instance api.Instance) api.Instance {
 	owner := map[string]string{}
 	for _, attr := range []string{AttrClusterID, AttrClusterSetID, AttrController} {

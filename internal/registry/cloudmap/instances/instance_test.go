@@ -24,7 +24,8 @@ var (
 	key   = mcs.Key{Namespace: "demo", Name: "web"}
 )
 
-// webExport returns cluster's ClusterSetIP export of port http 80 -> 8080 with ready endpoints of these addresses.
+// webExport returns cluster's ClusterSetIP export of port http 80 -> 8080 with ready endpoints of
+// these addresses.
 func webExport(cluster string, addresses ...string) mcs.Export {
 	e := mcs.Export{
 		Key: key, Cluster: cluster, Created: start, Type: mcsv1beta1.ClusterSetIP,
@@ -115,7 +116,8 @@ func TestFromExport_SeveralHostNames(t *testing.T) {
 	}
 }
 
-// TestFirstFromExport_BoundsMemory mirrors a Service of 500 ports and 2,000 endpoints, which would be a million instances of 2 KiB.
+// TestFirstFromExport_BoundsMemory mirrors a Service of 500 ports and 2,000 endpoints, which would
+// be a million instances of 2 KiB.
 func TestFirstFromExport_BoundsMemory(t *testing.T) {
 	const ports, endpoints, limit = 500, 2000, 1000
 	e := webExport("cls1")
@@ -291,7 +293,8 @@ func TestMatchPorts(t *testing.T) {
 	}
 }
 
-// TestFromExport_UserAttributes: attributes that the user names are added, and removed when the user does not name them any more. Those of others stay.
+// TestFromExport_UserAttributes: attributes that the user names are added, and removed when the
+// user does not name them any more. Those of others stay.
 func TestFromExport_UserAttributes(t *testing.T) {
 	e := webExport("cls1", "10.10.0.1")
 	e.InstanceAttributes = "team=a\nwhere=$(zone)"

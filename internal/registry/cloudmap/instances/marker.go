@@ -16,15 +16,20 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
-// MaxStaleWrite bounds the time from the decision that a cluster is stale to the write of an instance. With AWS's 30 s until a read shows the health it is the time after which
-// a cluster that is back can see all of these writes.
+// MaxStaleWrite bounds the time from the decision that a cluster is stale to the write of an
+// instance. With AWS's 30 s until a read shows the health it is the time after which a cluster that
+// is back can see all of these writes.
 const MaxStaleWrite = 30 * time.Second
 
-// staleMarker sets the health of the instances of stale clusters by the policy in Settings.Stale. It changes nothing else.
+// staleMarker sets the health of the instances of stale clusters by the policy in Settings.Stale.
+// It changes nothing else.
 //
-// It is level-triggered: a service is read when one of its clusters becomes stale or an export changes, once more after the resync interval, because health and reads lag behind,
-// and then in its turn. In memory it only has the health that it wrote: an instance that differs later was changed by its cluster, whose word counts. A cluster that is back
-// restores its own instances (View.CheckHealth), so the marker writes nothing for clusters that are alive, and a marker that is gone leaves nothing to do.
+// It is level-triggered: a service is read when one of its clusters becomes stale or an export
+// changes, once more after the resync interval, because health and reads lag behind, and then in
+// its turn. In memory it only has the health that it wrote: an instance that differs later was
+// changed by its cluster, whose word counts. A cluster that is back restores its own instances
+// (View.CheckHealth), so the marker writes nothing for clusters that are alive, and a marker that
+// is gone leaves nothing to do.
 type staleMarker struct {
 	view *View
 	wake chan struct{}
@@ -51,7 +56,8 @@ func newStaleMarker(v *View) *staleMarker {
 	return &staleMarker{view: v, wake: make(chan struct{}, 1), queue: newQueue(v.cfg.ResyncInterval), marks: map[mcs.Key]*marks{}, isOurs: map[string]bool{}}
 }
 
-// enqueue requests that a service is read because a cluster has become stale, or its exports have changed. With onlyKnown it does so if it has stale clusters.
+// enqueue requests that a service is read because a cluster has become stale, or its exports have
+// changed. With onlyKnown it does so if it has stale clusters.
 func (m *staleMarker) enqueue(key mcs.Key, onlyKnown bool) {
 	if m == nil {
 		return
@@ -119,7 +125,8 @@ func (m *staleMarker) finish(ctx context.Context, key mcs.Key, last service) {
 	hasStale := len(exporters.Stale) > 0
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	// A service with recent writes is not forgotten: a cluster that is stale again and again is written at the pace of repeated writes.
+	// A service with recent writes is not forgotten: a cluster that is stale again and again is
+	// written at the pace of repeated writes.
 	result := outcome{writes: writes, isAbsent: known && !hasStale && !last.wasWritten(now)}
 	s := m.queue.finish(key, now, result, err, failed)
 	switch {
@@ -225,7 +232,8 @@ func (m *staleMarker) hasTags(ctx context.Context, s api.Service) (bool, error) 
 	return isOurs, err
 }
 
-// write sets the health of instances whose clusters are still stale, and returns how many may have changed.
+// write sets the health of instances whose clusters are still stale, and returns how many may have
+// changed.
 func (m *staleMarker) write(ctx context.Context, key mcs.Key, s api.Service, changes []api.Instance) (writes int, err error) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(maxRequests)
@@ -258,7 +266,8 @@ func (m *staleMarker) write(ctx context.Context, key mcs.Key, s api.Service, cha
 	return writes, err
 }
 
-// AddStaleProblems adds to stale members the reason why the health of their instances cannot be set.
+// AddStaleProblems adds to stale members the reason why the health of their instances cannot be
+// set.
 func (v *View) AddStaleProblems(members []registry.Member) {
 	if v == nil || v.marker == nil {
 		return
@@ -272,7 +281,8 @@ func (v *View) AddStaleProblems(members []registry.Member) {
 	}
 }
 
-// problemOf returns the reason why the health of instances of a cluster cannot be set, "" if there is none. The caller holds m.mu.
+// problemOf returns the reason why the health of instances of a cluster cannot be set, "" if there
+// is none. The caller holds m.mu.
 func (m *staleMarker) problemOf(clusterID string) string {
 	var failed []string
 	reasons := map[string]error{}

@@ -70,8 +70,8 @@ func joinFirst(names []string, total int) string {
 	return text
 }
 
-// omittedByFailure returns the endpoints of an export that could not be written. Failures that a retry resolves, such as throttling,
-// are not reported to users.
+// omittedByFailure returns the endpoints of an export that could not be written. Failures that a
+// retry resolves, such as throttling, are not reported to users.
 func omittedByFailure(exp *mcs.Export, err error, result outcome) omitted {
 	isLasting := api.IsInvalid(err) || api.IsDenied(err) || api.IsFailedOperation(err) && !api.IsThrottled(err)
 	switch {
@@ -83,7 +83,8 @@ func omittedByFailure(exp *mcs.Export, err error, result outcome) omitted {
 	return omitted{failure: err.Error(), failed: exp.EndpointCount()}
 }
 
-// updateWarnings logs new warnings of a service and reports whether they have changed. Without an export there is no object to report at. The caller holds v.mu.
+// updateWarnings logs new warnings of a service and reports whether they have changed. Without an
+// export there is no object to report at. The caller holds v.mu.
 func (v *View) updateWarnings(key mcs.Key, s *service, isExported bool) bool {
 	var lines []string
 	if isExported {
@@ -92,7 +93,8 @@ func (v *View) updateWarnings(key mcs.Key, s *service, isExported bool) bool {
 	if slices.Equal(lines, s.reported) {
 		return false
 	}
-	if len(lines) > 0 && s.omitted.failure == "" && len(s.operations.undone) == 0 { // logFailure logs failures
+	// logFailure logs failures
+	if len(lines) > 0 && s.omitted.failure == "" && len(s.operations.undone) == 0 {
 		v.log.Info("Omitted endpoints from the Cloud Map instances", "service", key.String(), "warnings", strings.Join(lines, "; "))
 	}
 	s.reported = lines

@@ -12,19 +12,25 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
-// AWS Cloud Map accepts the write of an instance and carries it out later. In a service with DNS records it changes Route 53 with the rights of the caller, and reports what
-// Route 53 refuses in the operation of the write. So the view looks at these operations; those of other services have no such reason to fail.
+// AWS Cloud Map accepts the write of an instance and carries it out later. In a service with DNS
+// records it changes Route 53 with the rights of the caller, and reports what Route 53 refuses in
+// the operation of the write. So the view looks at these operations; those of other services have
+// no such reason to fail.
 //
-// A look takes one GetOperation for each write. One ListOperations for a service would take fewer, but it returns no reasons, AWS has throttled users of the legacy controller
-// for it (its issue 128), and cluster.json allows GetOperation.
+// A look takes one GetOperation for each write. One ListOperations for a service would take fewer,
+// but it returns no reasons, AWS has throttled users of the legacy controller for it (its issue
+// 128), and cluster.json allows GetOperation.
 const (
 	// firstLook is the time from a write to the first look at its operation: AWS takes 1 to 2 s.
 	firstLook = 2 * time.Second
-	// maxLookPause is the longest pause between two looks. Until then, it is as long as the operation has taken.
+	// maxLookPause is the longest pause between two looks. Until then, it is as long as the
+	// operation has taken.
 	maxLookPause = 30 * time.Second
-	// maxOperationAge is the time after which the view does not look at an operation any more. The next read of the service shows its effect.
+	// maxOperationAge is the time after which the view does not look at an operation any more. The
+	// next read of the service shows its effect.
 	maxOperationAge = 2 * time.Minute
-	// maxLooked is the number of operations in one look, for which a change of the service waits: a second, at 100 ms for maxRequests requests.
+	// maxLooked is the number of operations in one look, for which a change of the service waits: a
+	// second, at 100 ms for maxRequests requests.
 	maxLooked = 10 * maxRequests
 )
 
@@ -44,7 +50,8 @@ type undone struct {
 // isReported reports whether it is reported to users. A retry resolves throttling.
 func (u undone) isReported() bool { return !api.IsThrottled(u.reason) }
 
-// operations are the writes of a service whose results are not known, and those that came to nothing, by instance.
+// operations are the writes of a service whose results are not known, and those that came to
+// nothing, by instance.
 type operations struct {
 	accepted []operation
 	undone   map[string]undone
@@ -75,7 +82,8 @@ type result struct {
 	reason error
 }
 
-// settle returns the operations after a look at the first ones. Those that are not over are the last ones of the next look.
+// settle returns the operations after a look at the first ones. Those that are not over are the
+// last ones of the next look.
 func (o operations) settle(now time.Time, results []result) operations {
 	rest := operations{undone: map[string]undone{}}
 	maps.Copy(rest.undone, o.undone) // of the attempt before, until this one is over
@@ -105,7 +113,8 @@ func (o operations) giveUp(now time.Time) operations {
 	return o
 }
 
-// failure returns the error of the writes that came to nothing, nil if there are none, or if the results of others are not known yet.
+// failure returns the error of the writes that came to nothing, nil if there are none, or if the
+// results of others are not known yet.
 func (o operations) failure() error {
 	if len(o.accepted) > 0 || len(o.undone) == 0 {
 		return nil
@@ -114,7 +123,8 @@ func (o operations) failure() error {
 	return fmt.Errorf("writing %d instances, such as %s: %w", len(o.undone), first, o.undone[first].reason)
 }
 
-// reported returns the sorted IDs of instances that were not written, or not removed, as far as users see them.
+// reported returns the sorted IDs of instances that were not written, or not removed, as far as
+// users see them.
 func (o operations) reported(isRemoval bool) (ids []string) {
 	for id, u := range o.undone {
 		if u.isRemoval == isRemoval && u.isReported() {
@@ -125,7 +135,8 @@ func (o operations) reported(isRemoval bool) (ids []string) {
 	return ids
 }
 
-// warnings returns a line for the instances that were not written, and one for those that were not removed.
+// warnings returns a line for the instances that were not written, and one for those that were not
+// removed.
 func (o operations) warnings() (lines []string) {
 	for _, kind := range []struct {
 		isRemoval bool
@@ -138,7 +149,8 @@ func (o operations) warnings() (lines []string) {
 	return lines
 }
 
-// look looks at the operations of a service. The error is that of writes that came to nothing, as if AWS had refused them.
+// look looks at the operations of a service. The error is that of writes that came to nothing, as
+// if AWS had refused them.
 func (v *View) look(ctx context.Context, last service) (outcome, error) {
 	seen := last.outcome()
 	due := seen.operations.giveUp(time.Now())
@@ -150,7 +162,8 @@ func (v *View) look(ctx context.Context, last service) (outcome, error) {
 	return seen, seen.operations.failure()
 }
 
-// resultsOf returns the results of the first operations, up to one that is not over: AWS takes about the same time for all of them.
+// resultsOf returns the results of the first operations, up to one that is not over: AWS takes
+// about the same time for all of them.
 func (v *View) resultsOf(ctx context.Context, all []operation) (results []result) {
 	for part := range slices.Chunk(all, maxRequests) {
 		read := make([]result, len(part))
@@ -166,7 +179,8 @@ func (v *View) resultsOf(ctx context.Context, all []operation) (results []result
 	return results
 }
 
-// resultOf reads the result of an operation. One that cannot be read is not over, and one that AWS does not know any more counts as done.
+// resultOf reads the result of an operation. One that cannot be read is not over, and one that AWS
+// does not know any more counts as done.
 func (v *View) resultOf(ctx context.Context, id string) result {
 	_, isOver, err := v.client.GetOperation(ctx, id)
 	switch {

@@ -111,7 +111,8 @@ func TestOperationsWarnings(t *testing.T) {
 	}
 }
 
-// An instance whose registration came to nothing is registered again, even if a list shows it, and its other attributes stay.
+// An instance whose registration came to nothing is registered again, even if a list shows it, and
+// its other attributes stay.
 func TestView_WithLastWrite_Undone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		exp := webExport("cls1", "10.0.0.1", "10.0.0.2")
@@ -135,7 +136,8 @@ func (c *cloud) failOperations(t *testing.T, request, instance, code string, nex
 	c.fail(t, cloudmaplocal.FaultRule{Kind: cloudmaplocal.FaultFail, Operations: []string{request}, Instance: instance, Code: code, Message: "no", Next: next})
 }
 
-// AWS reports what Route 53 refuses in the operation of a write that it has accepted. It is reported to users as long as it lasts, and tried again.
+// AWS reports what Route 53 refuses in the operation of a write that it has accepted. It is
+// reported to users as long as it lasts, and tried again.
 func TestView_ReportsFailedOperation(t *testing.T) {
 	notShown := "1 endpoints are not shown as Cloud Map instances (" + instance2 + "): "
 	stillShown := "1 Cloud Map instances of endpoints that are gone or not ready are still there (" + instance2 + "): "
@@ -215,7 +217,8 @@ func TestView_ReportsFailedOperation(t *testing.T) {
 	}
 }
 
-// The operations of writes in a service without records, which change nothing in Route 53, are not looked at, and those in a service with records once if they end soon.
+// The operations of writes in a service without records, which change nothing in Route 53, are not
+// looked at, and those in a service with records once if they end soon.
 func TestView_LooksAtOperations(t *testing.T) {
 	for name, tt := range map[string]struct {
 		publish func(*testView, ...string)
@@ -223,10 +226,12 @@ func TestView_LooksAtOperations(t *testing.T) {
 		lost    int
 		want    int
 	}{
-		"without DNS":                   {(*testView).publish, time.Second, 0, 0},
-		"with DNS":                      {(*testView).publishDNS, time.Second, 0, 3},
-		"with DNS, half a minute":       {(*testView).publishDNS, 31 * time.Second, 0, 3 * 5}, // at 2, 4, 8, 16 and 32 s
-		"with DNS, one that never ends": {(*testView).publishDNS, time.Second, 1, 2 + 7 + 1},  // at 2, 4, 8, 16, 32, 62 and 92 s, and when it is written again after two minutes
+		"without DNS": {(*testView).publish, time.Second, 0, 0},
+		"with DNS":    {(*testView).publishDNS, time.Second, 0, 3},
+		// at 2, 4, 8, 16 and 32 s
+		"with DNS, half a minute": {(*testView).publishDNS, 31 * time.Second, 0, 3 * 5},
+		// at 2, 4, 8, 16, 32, 62 and 92 s, and when it is written again after two minutes
+		"with DNS, one that never ends": {(*testView).publishDNS, time.Second, 1, 2 + 7 + 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -252,7 +257,8 @@ func TestView_LooksAtOperations(t *testing.T) {
 	}
 }
 
-// A change of a service does not wait until the operations of many earlier writes are known, and neither do their failures.
+// A change of a service does not wait until the operations of many earlier writes are known, and
+// neither do their failures.
 func TestView_WritesBetweenLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := startCloud(t)
@@ -277,7 +283,8 @@ func TestView_WritesBetweenLooks(t *testing.T) {
 	})
 }
 
-// The export is withdrawn, and AWS does not carry the removal out: it is removed again soon, not in the turn of the service's next read.
+// The export is withdrawn, and AWS does not carry the removal out: it is removed again soon, not in
+// the turn of the service's next read.
 func TestView_RetriesFailedOperationOfRemoval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := startCloudWith(t, cloudmaplocal.Options{Behaviors: cloudmaplocal.Behaviors{OperationDelay: cloudmaplocal.Duration(time.Second)}})

@@ -14,17 +14,20 @@ const (
 	// minRetry is the pause after a first failure, maxRetry the longest pause.
 	minRetry = time.Second
 	maxRetry = 5 * time.Minute
-	// eagerFailures is the number of failures of a service after which it waits for other failing services: one of them is tried in
-	// retrySpacing, six a minute, however many they are.
+	// eagerFailures is the number of failures of a service after which it waits for other failing
+	// services: one of them is tried in retrySpacing, six a minute, however many they are.
 	eagerFailures = 3
 	retrySpacing  = 10 * time.Second
-	// maxUndecidedRetry is the longest pause while the desired export is unknown. The retry takes no request.
+	// maxUndecidedRetry is the longest pause while the desired export is unknown. The retry takes
+	// no request.
 	maxUndecidedRetry = 15 * time.Second
-	// absentReads is the number of reads without instances of this cluster after which a service without an export is forgotten. One
-	// answer may be late.
+	// absentReads is the number of reads without instances of this cluster after which a service
+	// without an export is forgotten. One answer may be late.
 	absentReads = 2
-	// rewriteWindow is the time after a write of a service in which the next one counts as a repeated one. The repeated writes of a namespace may be 10 a
-	// second, a fifth of what AWS allows an account, after a burst of 300: a user who changes exports again and again does not use the rate up.
+	// rewriteWindow is the time after a write of a service in which the next one counts as a
+	// repeated one. The repeated writes of a namespace may be 10 a second, a fifth of what AWS
+	// allows an account, after a burst of 300: a user who changes exports again and again does not
+	// use the rate up.
 	rewriteWindow     = 10 * time.Minute
 	namespaceRewrites = 10
 	rewriteBurst      = 300
@@ -58,14 +61,15 @@ type service struct {
 	// isUndecided: the last attempt made no request, because the desired export is not known.
 	isUndecided bool
 	backoff
-	// isTorn: the last attempt failed, so that it is not known which instances there are. applied is the export whose instances were last written or read,
-	// nil if none or if isTorn.
+	// isTorn: the last attempt failed, so that it is not known which instances there are. applied
+	// is the export whose instances were last written or read, nil if none or if isTorn.
 	isTorn  bool
 	applied *mcs.Export
 	// shape is that of applied; known if isShaped.
 	shape    shape
 	isShaped bool
-	// isUndeleted: the last removal found no instances to keep the service for, and could not delete it. Reads do not show that it still exists.
+	// isUndeleted: the last removal found no instances to keep the service for, and could not
+	// delete it. Reads do not show that it still exists.
 	isUndeleted bool
 	// instances is the number of instances of applied.
 	instances int
@@ -97,9 +101,11 @@ type queue struct {
 	isCleanupDenied bool
 	list            listState
 	services        map[mcs.Key]*service
-	// forgotAt is the time at which a service was forgotten last, because reads showed no instances of this cluster.
+	// forgotAt is the time at which a service was forgotten last, because reads showed no instances
+	// of this cluster.
 	forgotAt time.Time
-	// retryAt is the time at which the next service that has failed several times may be reconciled.
+	// retryAt is the time at which the next service that has failed several times may be
+	// reconciled.
 	retryAt        time.Time
 	resyncInterval time.Duration
 	// resyncAt is the time of the next read of an unchanged service.
@@ -114,7 +120,8 @@ func newQueue(resyncInterval time.Duration) queue {
 	return queue{services: map[mcs.Key]*service{}, resyncInterval: resyncInterval, pace: engine.NewPace[string](namespaceRewrites, rewriteBurst)}
 }
 
-// requestList requests a list of all services after a random part of within, at least a fifth of it.
+// requestList requests a list of all services after a random part of within, at least a fifth of
+// it.
 func (q *queue) requestList(now time.Time, within time.Duration) {
 	q.list = listState{isPending: true, backoff: backoff{retryAt: now.Add(within/5 + rand.N(within-within/5))}}
 }
@@ -142,7 +149,8 @@ func (q *queue) reset() {
 // doubtHealth requests that the health of all instances is read.
 func (q *queue) doubtHealth() {
 	for key, s := range q.services {
-		if s.applied != nil || s.isBusy || s.isQueued { // those that failed without a registry wait no longer
+		// those that failed without a registry wait no longer
+		if s.applied != nil || s.isBusy || s.isQueued {
 			q.enqueue(key)
 			s.isDoubtful = true
 		}
@@ -160,7 +168,8 @@ func (q *queue) pending() (n int) {
 	return n
 }
 
-// next returns the service that is reconciled next with its state, or a nil state and the pause until then.
+// next returns the service that is reconciled next with its state, or a nil state and the pause
+// until then.
 func (q *queue) next(now time.Time) (key mcs.Key, state *service, pause time.Duration) {
 	pause = time.Minute
 	if !q.active {
@@ -203,7 +212,8 @@ func (s *service) wasWritten(now time.Time) bool {
 // isFailing reports whether the service takes turns with other failing ones.
 func (s *service) isFailing() bool { return s.failures > eagerFailures && !s.isUndecided }
 
-// dueAt returns when a queued service may be reconciled, or else when the operations of another one are looked at. hasWork is false if neither is the case.
+// dueAt returns when a queued service may be reconciled, or else when the operations of another one
+// are looked at. hasWork is false if neither is the case.
 func (q *queue) dueAt(now time.Time, key mcs.Key, s *service) (at time.Time, hasWork bool) {
 	switch {
 	case s.isBusy, !s.isQueued && len(s.operations.accepted) == 0:
@@ -221,7 +231,8 @@ func (q *queue) dueAt(now time.Time, key mcs.Key, s *service) (at time.Time, has
 	return at, true
 }
 
-// charge records the writes of a service, which count for its namespace if they repeat earlier ones.
+// charge records the writes of a service, which count for its namespace if they repeat earlier
+// ones.
 func (q *queue) charge(now time.Time, key mcs.Key, s *service, writes int) {
 	if writes == 0 {
 		return
@@ -232,7 +243,8 @@ func (q *queue) charge(now time.Time, key mcs.Key, s *service, writes int) {
 	s.writtenAt = now
 }
 
-// start marks the service as busy and returns a copy of its state. An attempt that was not requested looks at the operations, if there are any.
+// start marks the service as busy and returns a copy of its state. An attempt that was not
+// requested looks at the operations, if there are any.
 func (s *service) start() *service {
 	s.isLook = !s.isQueued && len(s.operations.accepted) > 0
 	s.isQueued, s.isBusy = false, true
@@ -246,7 +258,8 @@ func (s *service) outcome() outcome {
 	return outcome{applied: s.applied, instances: s.instances, shape: s.shape, isShaped: s.isShaped, isUndeleted: s.isUndeleted, omitted: s.omitted, operations: s.operations}
 }
 
-// record records the result of an attempt. A failed one may not have come as far as the writes, or the deletion of the service.
+// record records the result of an attempt. A failed one may not have come as far as the writes, or
+// the deletion of the service.
 func (s *service) record(result outcome, failed bool) {
 	s.isTorn, s.applied, s.instances, s.omitted = failed && !s.isLook, result.applied, result.instances, result.omitted
 	s.shape, s.isShaped = result.shape, result.isShaped
@@ -256,7 +269,8 @@ func (s *service) record(result outcome, failed bool) {
 	s.isUndeleted = result.isUndeleted || s.isUndeleted && failed
 }
 
-// endFailures ends the pauses after the failures of a service, unless it has to be reconciled again.
+// endFailures ends the pauses after the failures of a service, unless it has to be reconciled
+// again.
 func (q *queue) endFailures(s *service) {
 	if s.failures > eagerFailures {
 		q.retryAt = time.Time{}
@@ -281,8 +295,9 @@ func (q *queue) nextResync(now time.Time) (key mcs.Key, oldest *service) {
 	return key, oldest
 }
 
-// finish updates the state of a service that was reconciled, forgets the service if it has no instances, and returns the state. After
-// an error that is not a failure, the service keeps the export that was applied before.
+// finish updates the state of a service that was reconciled, forgets the service if it has no
+// instances, and returns the state. After an error that is not a failure, the service keeps the
+// export that was applied before.
 func (q *queue) finish(key mcs.Key, now time.Time, result outcome, err error, failed bool) *service {
 	s := q.services[key]
 	s.isBusy, s.reconciledAt = false, now
@@ -295,7 +310,8 @@ func (q *queue) finish(key mcs.Key, now time.Time, result outcome, err error, fa
 			s.isTorn = s.isTorn || !errors.Is(err, errUndecided) // the process ends during a write
 			return s
 		}
-	} else if len(result.operations.accepted) == 0 { // else it is not known yet whether the attempt succeeded
+		// else it is not known yet whether the attempt succeeded
+	} else if len(result.operations.accepted) == 0 {
 		q.endFailures(s)
 	}
 	s.record(result, failed)

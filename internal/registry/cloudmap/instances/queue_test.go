@@ -10,7 +10,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// testQueue returns an active queue with services that were reconciled one minute apart, the first one five minutes ago.
+// testQueue returns an active queue with services that were reconciled one minute apart, the first
+// one five minutes ago.
 func testQueue(names ...string) (q queue, now time.Time) {
 	q, now = newQueue(time.Minute), start
 	q.active = true
@@ -43,7 +44,8 @@ func TestQueue_ReconcilesQueuedServiceFirst(t *testing.T) {
 	}
 }
 
-// A removal may be lost, and one read may be late: a service without an export is read again before it is forgotten.
+// A removal may be lost, and one read may be late: a service without an export is read again before
+// it is forgotten.
 func TestQueue_ForgetsServiceAfterAbsentReads(t *testing.T) {
 	q, now := testQueue("a")
 	key := mcs.Key{Namespace: "demo", Name: "a"}
@@ -135,7 +137,8 @@ func TestQueue_ResyncsNoBusyService(t *testing.T) {
 	}
 }
 
-// A service that was not known is reconciled when it is enqueued, and one whose instances may have changed after a reset.
+// A service that was not known is reconciled when it is enqueued, and one whose instances may have
+// changed after a reset.
 func TestQueue_EnqueuesNewServiceAndAfterReset(t *testing.T) {
 	q, now := testQueue()
 	q.enqueue(key)
@@ -158,7 +161,8 @@ func TestQueue_EnqueuesNewServiceAndAfterReset(t *testing.T) {
 	}
 }
 
-// TestQueue_PacesRewrites: a namespace whose services are written again and again waits, the first writes of its services and other namespaces do not.
+// TestQueue_PacesRewrites: a namespace whose services are written again and again waits, the first
+// writes of its services and other namespaces do not.
 func TestQueue_PacesRewrites(t *testing.T) {
 	q, now := newQueue(time.Hour), start
 	q.active, q.resyncAt = true, start.Add(24*time.Hour)
@@ -191,7 +195,8 @@ func TestQueue_PacesRewrites(t *testing.T) {
 	}
 }
 
-// The operations of a service are looked at when that is due, unless the service has to be reconciled. A failure of theirs counts as one of the attempt.
+// The operations of a service are looked at when that is due, unless the service has to be
+// reconciled. A failure of theirs counts as one of the attempt.
 func TestQueue_LooksAtOperations(t *testing.T) {
 	q, now := newQueue(time.Hour), start
 	q.active, q.resyncAt = true, start.Add(24*time.Hour)

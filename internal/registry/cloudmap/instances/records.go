@@ -17,28 +17,33 @@ import (
 type Unready string
 
 const (
-	// UnreadyMark registers them with attribute READY=false. In a service with DNS records that its export asks for it is UnreadyDeregister, because DNS has no attributes.
+	// UnreadyMark registers them with attribute READY=false. In a service with DNS records that its
+	// export asks for it is UnreadyDeregister, because DNS has no attributes.
 	UnreadyMark Unready = "mark"
 	// UnreadyDeregister registers ready endpoints only.
 	UnreadyDeregister Unready = "deregister"
-	// UnreadyUnhealthy makes them, and those of a drained cluster, unhealthy in services with a custom health check, with which it creates services. In others it is UnreadyMark.
+	// UnreadyUnhealthy makes them, and those of a drained cluster, unhealthy in services with a
+	// custom health check, with which it creates services. In others it is UnreadyMark.
 	UnreadyUnhealthy Unready = "unhealthy"
 )
 
 // Settings say how the view creates services, and how it shows endpoints in them.
 type Settings struct {
-	// VPC is that of private DNS namespaces that the view creates for exports that ask for records. With "" it creates HTTP namespaces.
+	// VPC is that of private DNS namespaces that the view creates for exports that ask for records.
+	// With "" it creates HTTP namespaces.
 	VPC string
 	// TTL is that of records in seconds, Routing their routing policy.
 	TTL     int64
 	Routing string
 	// Unready is UnreadyMark if it is "".
 	Unready Unready
-	// Stale is the policy by which this cluster sets the health of the instances of stale clusters; "" leaves them as they are.
+	// Stale is the policy by which this cluster sets the health of the instances of stale clusters;
+	// "" leaves them as they are.
 	Stale mcs.StalePolicy
 }
 
-// serviceConfig returns the configuration of a new service for an export. Only private DNS namespaces have records: addresses of pods are of no use in public ones.
+// serviceConfig returns the configuration of a new service for an export. Only private DNS
+// namespaces have records: addresses of pods are of no use in public ones.
 func (s Settings) serviceConfig(e mcs.Export, in types.NamespaceType) api.ServiceConfig {
 	config := api.ServiceConfig{HasHealth: s.Unready == UnreadyUnhealthy}
 	if in == types.NamespaceTypeDnsPrivate {
@@ -50,7 +55,8 @@ func (s Settings) serviceConfig(e mcs.Export, in types.NamespaceType) api.Servic
 	return config
 }
 
-// recordsFor returns the types of records that an export asks for, "" for none. AWS allows SRV records only without others.
+// recordsFor returns the types of records that an export asks for, "" for none. AWS allows SRV
+// records only without others.
 func recordsFor(e mcs.Export) string {
 	isSRV := e.InstanceDNS == mcs.InstanceDNSSRV || e.InstanceDNS == mcs.InstanceDNSAuto && len(e.Ports) > 1
 	families := map[corev1.IPFamily]bool{}
@@ -72,15 +78,19 @@ func recordsFor(e mcs.Export) string {
 
 // shape says how the instances of an export are written into a service.
 type shape struct {
-	// hasFirstPortOnly: each address has one instance, because each instance is an answer of DNS. isPaired: an instance has the addresses of both families of a pod.
+	// hasFirstPortOnly: each address has one instance, because each instance is an answer of DNS.
+	// isPaired: an instance has the addresses of both families of a pod.
 	hasFirstPortOnly, isPaired bool
-	// hasReadyOnly: there are no instances of endpoints that are not ready. hasHealth: instances are healthy or unhealthy.
+	// hasReadyOnly: there are no instances of endpoints that are not ready. hasHealth: instances
+	// are healthy or unhealthy.
 	hasReadyOnly, hasHealth bool
-	// isAnswered: instances are answers of DNS that nothing but their absence leaves out. hasOthers: other clusters have instances in the service.
+	// isAnswered: instances are answers of DNS that nothing but their absence leaves out.
+	// hasOthers: other clusters have instances in the service.
 	isAnswered, hasOthers bool
 }
 
-// shapeOf returns the shape for a service that is configured like this. A service that the export did not ask for keeps one instance for each address and port.
+// shapeOf returns the shape for a service that is configured like this. A service that the export
+// did not ask for keeps one instance for each address and port.
 func (s Settings) shapeOf(e mcs.Export, service api.ServiceConfig) shape {
 	isWanted := e.InstanceDNS.IsWanted() && service.Records != ""
 	isAddress := service.Records == api.RecordsA || service.Records == api.RecordsAAAA || service.Records == api.RecordsAddresses
@@ -100,13 +110,16 @@ func (s shape) in(have []api.Instance, isOwn func(attrs map[string]string) bool)
 	return s
 }
 
-// hidesDrained reports whether e has no instances because its cluster or service is drained. The last ones stay, as all unhealthy ones do.
+// hidesDrained reports whether e has no instances because its cluster or service is drained. The
+// last ones stay, as all unhealthy ones do.
 func (s shape) hidesDrained(e mcs.Export) bool {
 	return s.isAnswered && s.hasOthers && e.Drain == mcs.DrainForced
 }
 
-// DrainOf returns the drain of the instances of own, an export whose cluster may be drained: DrainForced if importers use none of its endpoints, because other clusters
-// serve all of its ports and families. known is false if that depends on clusters of which it is not known whether they export it, or are stale.
+// DrainOf returns the drain of the instances of own, an export whose cluster may be drained:
+// DrainForced if importers use none of its endpoints, because other clusters serve all of its ports
+// and families. known is false if that depends on clusters of which it is not known whether they
+// export it, or are stale.
 func (e Exporters) DrainOf(own mcs.Export) (drain mcs.Drain, known bool) {
 	exports := append(slices.DeleteFunc(slices.Clone(e.Exports), func(o mcs.Export) bool { return o.Cluster == own.Cluster }), own)
 	drains, merged := mcs.Drains(exports, nil, ""), mcs.Merge(exports)
@@ -122,7 +135,8 @@ func (e Exporters) DrainOf(own mcs.Export) (drain mcs.Drain, known bool) {
 	return drain, drain == decide(slices.Concat(e.Stale, e.Unknown)) && (drain == mcs.DrainForced || !e.IsOpen)
 }
 
-// ObserveDrain requests that the service of key is reconciled if its export has another drain than its instances. A nil view has none.
+// ObserveDrain requests that the service of key is reconciled if its export has another drain than
+// its instances. A nil view has none.
 func (v *View) ObserveDrain(key mcs.Key) {
 	if v == nil || !v.cfg.Enabled {
 		return
@@ -152,9 +166,10 @@ func (s shape) healthOf(e mcs.Export, ep mcs.Endpoint) string {
 	return api.HealthUnhealthy
 }
 
-// ReadinessRequests returns the requests of the view for the first endpoint of e becoming unready, by operation, in a service that it has created in a namespace of this type:
-// a list of the instances, a read of their health if there is any, the writes, and a look at each of them if the service has DNS records. The endpoint becoming ready again takes
-// as many.
+// ReadinessRequests returns the requests of the view for the first endpoint of e becoming unready,
+// by operation, in a service that it has created in a namespace of this type: a list of the
+// instances, a read of their health if there is any, the writes, and a look at each of them if the
+// service has DNS records. The endpoint becoming ready again takes as many.
 func (s Settings) ReadinessRequests(e mcs.Export, in types.NamespaceType) map[string]int {
 	config := s.serviceConfig(e, in)
 	shape := s.shapeOf(e, config)
@@ -177,18 +192,21 @@ func (s Settings) ReadinessRequests(e mcs.Export, in types.NamespaceType) map[st
 	return requests
 }
 
-// StaleRequests returns the most requests of a view with Settings.Stale for a cluster with a number of services and instances that becomes stale, by operation: each service is
-// read twice, its tags are read, and each instance is written once. Then one service is read at each resync interval.
+// StaleRequests returns the most requests of a view with Settings.Stale for a cluster with a number
+// of services and instances that becomes stale, by operation: each service is read twice, its tags
+// are read, and each instance is written once. Then one service is read at each resync interval.
 func StaleRequests(services, instances int) map[string]int {
 	return map[string]int{"DiscoverInstances": 2 * services, "ListTagsForResource": services, "UpdateInstanceCustomHealthStatus": instances}
 }
 
-// CheckRequests returns the reads of a view with health for a cluster with a number of services that has started, or was without heartbeats: now and once more. If the health of
-// a service differs, it is also listed, and each instance is written once more.
+// CheckRequests returns the reads of a view with health for a cluster with a number of services
+// that has started, or was without heartbeats: now and once more. If the health of a service
+// differs, it is also listed, and each instance is written once more.
 func CheckRequests(services int) int { return 2 * services }
 
-// difference returns the sentence for the user if a service is not as the settings and the export ask for, "" if it is. The view does not change services: AWS cannot
-// change types of records, and other clusters may have other settings.
+// difference returns the sentence for the user if a service is not as the settings and the export
+// ask for, "" if it is. The view does not change services: AWS cannot change types of records, and
+// other clusters may have other settings.
 func (s Settings) difference(e mcs.Export, in types.NamespaceType, have api.ServiceConfig) string {
 	if !s.dependsOnService(e) {
 		return ""

@@ -216,7 +216,8 @@ func TestDrainOf(t *testing.T) {
 	}
 }
 
-// TestDiff_Health: health is set of instances that exist and have another or an unknown one. The health of a registration is no difference.
+// TestDiff_Health: health is set of instances that exist and have another or an unknown one. The
+// health of a registration is no difference.
 func TestDiff_Health(t *testing.T) {
 	wanted := func(ready, health string) []api.Instance {
 		i := api.Instance{ID: "a", Attributes: map[string]string{AttrReady: ready}, Health: health}

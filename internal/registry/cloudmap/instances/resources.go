@@ -15,16 +15,17 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
-// resourceCache finds, creates and deletes the Cloud Map namespaces and services of the view. A namespace has the name of the
-// Kubernetes namespace, a service that of the Service. AWS allows few lists (2 a second and less), so they are cached until a
-// resource in them turns out not to exist.
+// resourceCache finds, creates and deletes the Cloud Map namespaces and services of the view. A
+// namespace has the name of the Kubernetes namespace, a service that of the Service. AWS allows few
+// lists (2 a second and less), so they are cached until a resource in them turns out not to exist.
 type resourceCache struct {
 	client    *api.Client
 	identity  mcs.Identity
 	settings  Settings
 	deletions *api.Deletions
 
-	// busy is held during requests, which take minutes if AWS throttles: two exports of one namespace must not both create it.
+	// busy is held during requests, which take minutes if AWS throttles: two exports of one
+	// namespace must not both create it.
 	busy       *semaphore.Weighted
 	namespaces map[string]api.Namespace
 	listedAt   time.Time
@@ -50,7 +51,8 @@ func (c *resourceCache) lock(ctx context.Context) error {
 	return nil
 }
 
-// maxListAge is the maximum age of a list of namespaces that proves that one does not exist. AWS allows a list in two seconds.
+// maxListAge is the maximum age of a list of namespaces that proves that one does not exist. AWS
+// allows a list in two seconds.
 const maxListAge = 10 * time.Second
 
 // find returns the service of key. ok is false if there is none.
@@ -66,8 +68,8 @@ func (c *resourceCache) find(ctx context.Context, key mcs.Key) (s api.Service, o
 	return c.findService(ctx, in, key.Name)
 }
 
-// httpNameOf returns the name of a namespace for DiscoverInstances as far as it is known. It is the namespace's own name unless
-// another namespace had that name before.
+// httpNameOf returns the name of a namespace for DiscoverInstances as far as it is known. It is the
+// namespace's own name unless another namespace had that name before.
 func (c *resourceCache) httpNameOf(name string) string {
 	if httpName, ok := c.httpNames.Load(name); ok {
 		return httpName.(string)
@@ -142,7 +144,8 @@ func (c *resourceCache) ensure(ctx context.Context, e mcs.Export) (s viewService
 	return s, nil
 }
 
-// createNamespace creates the namespace of an export: for DNS if the export asks for records and the VPC is known.
+// createNamespace creates the namespace of an export: for DNS if the export asks for records and
+// the VPC is known.
 func (c *resourceCache) createNamespace(ctx context.Context, e mcs.Export) (api.Namespace, error) {
 	if c.settings.VPC != "" && e.InstanceDNS.IsWanted() {
 		return c.client.CreatePrivateNamespace(ctx, e.Key.Namespace, c.settings.VPC, c.identity, api.PartView)
@@ -183,8 +186,9 @@ func (c *resourceCache) findService(ctx context.Context, in api.Namespace, name 
 // invalidate makes the next call list everything again because a cached resource does not exist.
 func (c *resourceCache) invalidate() { c.isOutdated.Store(true) }
 
-// forgetService removes the service of key from the cache. Unless it is known to be deleted, the services of its namespace, or the namespaces if that is not known,
-// are listed again before they are used.
+// forgetService removes the service of key from the cache. Unless it is known to be deleted, the
+// services of its namespace, or the namespaces if that is not known, are listed again before they
+// are used.
 func (c *resourceCache) forgetService(ctx context.Context, key mcs.Key, isDeleted bool) error {
 	if err := c.lock(ctx); err != nil {
 		return err
@@ -201,8 +205,8 @@ func (c *resourceCache) forgetService(ctx context.Context, key mcs.Key, isDelete
 	return nil
 }
 
-// remove deletes the service of key, and the namespace if that was its last service. It deletes only resources that are unused and
-// have the tags of this clusterset.
+// remove deletes the service of key, and the namespace if that was its last service. It deletes
+// only resources that are unused and have the tags of this clusterset.
 func (c *resourceCache) remove(ctx context.Context, key mcs.Key) error {
 	if err := c.lock(ctx); err != nil {
 		return err
@@ -226,8 +230,8 @@ func (c *resourceCache) remove(ctx context.Context, key mcs.Key) error {
 	return c.removeIfEmpty(ctx, in)
 }
 
-// removeIfEmpty deletes a namespace that has no services if it has the tags of this clusterset. The caller holds c.busy and has
-// listed the services.
+// removeIfEmpty deletes a namespace that has no services if it has the tags of this clusterset. The
+// caller holds c.busy and has listed the services.
 func (c *resourceCache) removeIfEmpty(ctx context.Context, in api.Namespace) error {
 	if len(c.services[in.ID]) > 0 {
 		return nil
@@ -242,8 +246,9 @@ func (c *resourceCache) removeIfEmpty(ctx context.Context, in api.Namespace) err
 	return err
 }
 
-// list returns all services that may have instances of this cluster. It deletes namespaces without services that this cluster
-// created, which a previous process had no time to delete. An empty namespace of another cluster may be about to get a service.
+// list returns all services that may have instances of this cluster. It deletes namespaces without
+// services that this cluster created, which a previous process had no time to delete. An empty
+// namespace of another cluster may be about to get a service.
 func (c *resourceCache) list(ctx context.Context) ([]mcs.Key, error) {
 	c.invalidate()
 	if err := c.lock(ctx); err != nil {
@@ -255,7 +260,8 @@ func (c *resourceCache) list(ctx context.Context) ([]mcs.Key, error) {
 		return nil, err
 	}
 	for name, in := range c.namespaces {
-		// The names of control namespaces, and of most namespaces of others, cannot be those of a Kubernetes namespace.
+		// The names of control namespaces, and of most namespaces of others, cannot be those of a
+		// Kubernetes namespace.
 		if len(validation.IsDNS1123Label(name)) > 0 {
 			continue
 		}

@@ -9,7 +9,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
-// A request takes minutes if AWS throttles. A caller whose context ends meanwhile does not wait for it.
+// A request takes minutes if AWS throttles. A caller whose context ends meanwhile does not wait for
+// it.
 func TestResourceCache_StopsWaitingWhenContextEnds(t *testing.T) {
 	p := newResourceCache(nil, mcs.Identity{}, Settings{})
 	if err := p.lock(t.Context()); err != nil {

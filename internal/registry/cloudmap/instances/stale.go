@@ -14,20 +14,25 @@ import (
 
 // Exporters is what this cluster knows of the clusters that export a service.
 type Exporters struct {
-	// Exports are those of all clusters, this one included, with the drains of their clusters, as the clusters signed them.
+	// Exports are those of all clusters, this one included, with the drains of their clusters, as
+	// the clusters signed them.
 	Exports []mcs.Export
-	// Stale are the clusters without a heartbeat for long enough, Unknown those of which that is not known yet.
+	// Stale are the clusters without a heartbeat for long enough, Unknown those of which that is
+	// not known yet.
 	Stale, Unknown []string
 	// IsOpen: other clusters may export it too, because not all that they export was read.
 	IsOpen bool
 }
 
-// staleHealth returns the instances of stale clusters to which policy gives another health than a read of the service shows, with that health, sorted by ID. isByAddress reports
-// whether one instance may stand for all ports of an address.
+// staleHealth returns the instances of stale clusters to which policy gives another health than a
+// read of the service shows, with that health, sorted by ID. isByAddress reports whether one
+// instance may stand for all ports of an address.
 //
-// The policy is that of imports (mcs.Candidates.WithStale). An endpoint of a live cluster counts as ready only if the read shows healthy instances of it, because others are of
-// no use for the consumers of the instances. An instance of a stale cluster is concerned only if it shows an endpoint that the cluster has signed, and says that the cluster sets
-// its health: otherwise the cluster would not restore it.
+// The policy is that of imports (mcs.Candidates.WithStale). An endpoint of a live cluster counts as
+// ready only if the read shows healthy instances of it, because others are of no use for the
+// consumers of the instances. An instance of a stale cluster is concerned only if it shows an
+// endpoint that the cluster has signed, and says that the cluster sets its health: otherwise the
+// cluster would not restore it.
 func staleHealth(e Exporters, policy mcs.StalePolicy, clusterSetID string, isByAddress bool, have []api.Instance) (changes []api.Instance) {
 	merged := mcs.Merge(e.Exports)
 	candidates := mcs.Candidates{Exports: slices.Clone(e.Exports)}
@@ -118,8 +123,9 @@ type backendUse struct {
 	number   int32
 }
 
-// changes returns the health of the instances of a stale cluster's export, where it changes. used are its backends that clients use, kept those of them that the policy keeps:
-// an instance with one of them is as healthy as the cluster has signed, others are unhealthy.
+// changes returns the health of the instances of a stale cluster's export, where it changes. used
+// are its backends that clients use, kept those of them that the policy keeps: an instance with one
+// of them is as healthy as the cluster has signed, others are unhealthy.
 func (s shownInstances) changes(exp mcs.Export, used, kept []mcs.Backends) (changes []api.Instance) {
 	isKept := map[backendUse]bool{}
 	for use := range eachUse(kept) {

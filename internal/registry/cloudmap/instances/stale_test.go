@@ -77,7 +77,8 @@ func TestStaleHealth(t *testing.T) {
 		stale   string
 		unknown string
 		policy  mcs.StalePolicy
-		// health is that of instances, if it is not that of their exports. edit changes all of them.
+		// health is that of instances, if it is not that of their exports. edit changes all of
+		// them.
 		health map[string]string
 		edit   func(api.Instance) api.Instance
 		want   []string
@@ -161,8 +162,9 @@ func changed(cluster, attr, value string) func(api.Instance) api.Instance {
 	}
 }
 
-// TestStaleHealthProperties: with random exports, staleness, readiness and health, only instances of stale clusters change, a change leaves nothing to change, and a port and
-// family that had a healthy instance of any cluster keeps one.
+// TestStaleHealthProperties: with random exports, staleness, readiness and health, only instances
+// of stale clusters change, a change leaves nothing to change, and a port and family that had a
+// healthy instance of any cluster keeps one.
 func TestStaleHealthProperties(t *testing.T) {
 	for seed := range uint64(3000) {
 		dice := rand.New(rand.NewPCG(seed, 0))
@@ -206,7 +208,8 @@ func TestStaleHealthProperties(t *testing.T) {
 	}
 }
 
-// healthyPorts returns the ports of healthy instances. One that stands for an address has all ports of its export.
+// healthyPorts returns the ports of healthy instances. One that stands for an address has all ports
+// of its export.
 func healthyPorts(s shape, exports []mcs.Export, instances []api.Instance) (ports []string) {
 	for _, i := range instances {
 		switch {

@@ -21,20 +21,22 @@ import (
 )
 
 const (
-	// maxServices bounds the services that are reconciled at once, maxRequests the concurrent writes of each. The rate limits of the
-	// client are the real bound.
+	// maxServices bounds the services that are reconciled at once, maxRequests the concurrent
+	// writes of each. The rate limits of the client are the real bound.
 	maxServices = 4
 	maxRequests = 4
-	// maxDenials is the number of denied attempts after which a disabled view stops removing instances. A first denial may be due to a
-	// role that AWS has not propagated yet.
+	// maxDenials is the number of denied attempts after which a disabled view stops removing
+	// instances. A first denial may be due to a role that AWS has not propagated yet.
 	maxDenials = 3
-	// maxInstances is AWS's limit for a service, which cannot be raised. The pages still have all endpoints. It also bounds the memory of
-	// the view: reconciling a service takes at most three copies of 1,000 instances (desired, read, to write) of some 2 KiB each, and
-	// maxServices at once take 24 MiB.
+	// maxInstances is AWS's limit for a service, which cannot be raised. The pages still have all
+	// endpoints. It also bounds the memory of the view: reconciling a service takes at most three
+	// copies of 1,000 instances (desired, read, to write) of some 2 KiB each, and maxServices at
+	// once take 24 MiB.
 	maxInstances = api.MaxDiscovered
 )
 
-// errUndecided means that this cluster may still export the service: the controller has not read all objects since its start.
+// errUndecided means that this cluster may still export the service: the controller has not read
+// all objects since its start.
 var errUndecided = errors.New("it is not known yet whether the service is still exported")
 
 // Config configures a View.
@@ -42,17 +44,20 @@ type Config struct {
 	Identity mcs.Identity
 	// Version is the version of this controller.
 	Version string
-	// Enabled is false if no endpoint is mirrored: then the view only removes the instances of a previous process.
+	// Enabled is false if no endpoint is mirrored: then the view only removes the instances of a
+	// previous process.
 	Enabled bool
 	// Settings are the zero value for services without DNS records and health.
 	Settings Settings
-	// Desired returns the export that the instances of a service mirror, nil if there is none. known is false if it may change before
-	// the start of the controller is complete.
+	// Desired returns the export that the instances of a service mirror, nil if there is none.
+	// known is false if it may change before the start of the controller is complete.
 	Desired func(mcs.Key) (exp *mcs.Export, known bool)
-	// Exporters and IsStale say what Settings.Stale needs of the other clusters. ok is false while that is not known. A write follows IsStale at once.
+	// Exporters and IsStale say what Settings.Stale needs of the other clusters. ok is false while
+	// that is not known. A write follows IsStale at once.
 	Exporters func(mcs.Key) (e Exporters, ok bool)
 	IsStale   func(clusterID string) bool
-	// ResyncInterval is the interval between reads of one service each. Reads may lag behind writes by at most as much.
+	// ResyncInterval is the interval between reads of one service each. Reads may lag behind writes
+	// by at most as much.
 	ResyncInterval time.Duration
 	// ListWithin is the maximum of the random delay after which services are listed at a start.
 	ListWithin time.Duration
@@ -61,7 +66,8 @@ type Config struct {
 	Metrics *registry.Metrics
 }
 
-// View mirrors the exported endpoints of this cluster as Cloud Map instances. Its requests have low priority.
+// View mirrors the exported endpoints of this cluster as Cloud Map instances. Its requests have low
+// priority.
 type View struct {
 	cfg       Config
 	client    *api.Client
@@ -110,7 +116,8 @@ func (v *View) Enqueue(key mcs.Key) {
 	v.signal()
 }
 
-// Observe tells the view that the exports of other clusters, or their staleness, may have changed. A nil view does not need it.
+// Observe tells the view that the exports of other clusters, or their staleness, may have changed.
+// A nil view does not need it.
 func (v *View) Observe(key mcs.Key) {
 	if v == nil || v.marker == nil {
 		return
@@ -119,8 +126,9 @@ func (v *View) Observe(key mcs.Key) {
 	v.marker.enqueue(key, ok && len(e.Stale) == 0)
 }
 
-// CheckHealth requests that the health of all instances is read, now and once more after settle: this cluster may have been stale for others, which may have changed it
-// (Settings.Stale), and may do so for as long as settle.
+// CheckHealth requests that the health of all instances is read, now and once more after settle:
+// this cluster may have been stale for others, which may have changed it (Settings.Stale), and may
+// do so for as long as settle.
 func (v *View) CheckHealth(settle time.Duration) {
 	if !v.cfg.Enabled || v.cfg.Settings.Unready != UnreadyUnhealthy {
 		return
@@ -132,9 +140,10 @@ func (v *View) CheckHealth(settle time.Duration) {
 	v.signal()
 }
 
-// Activate lets the view write, and requests a list of all services to find instances of a previous process. The list has a random
-// delay because it takes requests that AWS allows once in two seconds for all controllers of an account, and controllers that start
-// at once have more important lists to make.
+// Activate lets the view write, and requests a list of all services to find instances of a previous
+// process. The list has a random delay because it takes requests that AWS allows once in two
+// seconds for all controllers of an account, and controllers that start at once have more important
+// lists to make.
 func (v *View) Activate() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -144,8 +153,9 @@ func (v *View) Activate() {
 	v.signal()
 }
 
-// ListAgain requests another list of all services if the last one was made later than since, or a service was forgotten later: the share of a namespace, or a
-// permission, may have been missing then.
+// ListAgain requests another list of all services if the last one was made later than since, or a
+// service was forgotten later: the share of a namespace, or a permission, may have been missing
+// then.
 func (v *View) ListAgain(since time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -155,7 +165,8 @@ func (v *View) ListAgain(since time.Time) {
 	}
 }
 
-// Deactivate keeps the view from writing because another cluster holds the cluster ID, which marks the instances.
+// Deactivate keeps the view from writing because another cluster holds the cluster ID, which marks
+// the instances.
 func (v *View) Deactivate() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -172,7 +183,8 @@ func (v *View) EnqueueAll() {
 	v.signal()
 }
 
-// EnqueueShown requests that the services with instances of this cluster are reconciled, because their exports may have changed.
+// EnqueueShown requests that the services with instances of this cluster are reconciled, because
+// their exports may have changed.
 func (v *View) EnqueueShown() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -184,7 +196,8 @@ func (v *View) EnqueueShown() {
 	v.signal()
 }
 
-// Pending returns the number of services that have to be reconciled. A list of services counts as one.
+// Pending returns the number of services that have to be reconciled. A list of services counts as
+// one.
 func (v *View) Pending() (n int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -199,7 +212,8 @@ func (v *View) Pending() (n int) {
 	return n
 }
 
-// Unconfirmed returns the number of services without an export that are read once more, in their turn, before they are forgotten.
+// Unconfirmed returns the number of services without an export that are read once more, in their
+// turn, before they are forgotten.
 func (v *View) Unconfirmed() (n int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -211,7 +225,8 @@ func (v *View) Unconfirmed() (n int) {
 	return n
 }
 
-// IsCleanupDenied reports whether a disabled view has given up removing instances for lack of permissions.
+// IsCleanupDenied reports whether a disabled view has given up removing instances for lack of
+// permissions.
 func (v *View) IsCleanupDenied() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -226,7 +241,8 @@ func (v *View) signal() {
 	}
 }
 
-// Run reconciles services until ctx ends. It calls notify for a service whose warnings have changed.
+// Run reconciles services until ctx ends. It calls notify for a service whose warnings have
+// changed.
 func (v *View) Run(ctx context.Context, notify func(mcs.Key)) {
 	var group errgroup.Group
 	group.SetLimit(maxServices)
@@ -261,7 +277,8 @@ func (v *View) Run(ctx context.Context, notify func(mcs.Key)) {
 	}
 }
 
-// finishService records the result of reconciling a service, and reports whether its warnings have changed.
+// finishService records the result of reconciling a service, and reports whether its warnings have
+// changed.
 func (v *View) finishService(ctx context.Context, key mcs.Key, result outcome, err error) (hasNewWarnings bool) {
 	if api.IsNotFound(err) {
 		v.resources.invalidate()
@@ -297,7 +314,8 @@ func (v *View) logFailure(err error, key mcs.Key, s *service) {
 	v.log.Error(err, "Failed to mirror endpoints as Cloud Map instances", "service", key.String(), "retryAt", s.retryAt)
 }
 
-// giveUpCleanup ends a disabled view that is denied access and reports whether it did: it needs no permissions for instances.
+// giveUpCleanup ends a disabled view that is denied access and reports whether it did: it needs no
+// permissions for instances.
 func (v *View) giveUpCleanup(err error) bool {
 	if v.cfg.Enabled || !api.IsDenied(err) {
 		return false
@@ -319,7 +337,8 @@ type outcome struct {
 	writes int
 	// isAbsent: a read shows no instance of this cluster.
 	isAbsent bool
-	// isShown: a read by names shows instances of this cluster that it does not want. isServiceMissing: such a read does not find the service.
+	// isShown: a read by names shows instances of this cluster that it does not want.
+	// isServiceMissing: such a read does not find the service.
 	isShown, isServiceMissing bool
 	// isUndeleted: the service has no instances, and could not be deleted.
 	isUndeleted bool
@@ -334,7 +353,8 @@ type outcome struct {
 	operations operations
 }
 
-// reconcile makes the instances of a service mirror the desired export. last is the state of the service before.
+// reconcile makes the instances of a service mirror the desired export. last is the state of the
+// service before.
 func (v *View) reconcile(ctx context.Context, key mcs.Key, last service) (outcome, error) {
 	if last.isLook {
 		return v.look(ctx, last)
@@ -356,7 +376,8 @@ func (v *View) reconcile(ctx context.Context, key mcs.Key, last service) (outcom
 	return v.write(ctx, key, *exp, last, read)
 }
 
-// check reports whether nothing has to be written, as far as that is known without a list. read is the result of a read by names, zero if there was none.
+// check reports whether nothing has to be written, as far as that is known without a list. read is
+// the result of a read by names, zero if there was none.
 func (v *View) check(ctx context.Context, key mcs.Key, exp *mcs.Export, last service) (read outcome, isSynced bool, err error) {
 	isRecent, hasUndone := v.isRecent(last), len(last.operations.undone) > 0
 	switch {
@@ -369,8 +390,9 @@ func (v *View) check(ctx context.Context, key mcs.Key, exp *mcs.Export, last ser
 	return outcome{}, false, nil
 }
 
-// restoreHealth sets the health of the instances of exp where a read shows another one, if that is in doubt and reconcile does not read it after a recent write. Setting it
-// again does no harm if the read does not show that write yet.
+// restoreHealth sets the health of the instances of exp where a read shows another one, if that is
+// in doubt and reconcile does not read it after a recent write. Setting it again does no harm if
+// the read does not show that write yet.
 func (v *View) restoreHealth(ctx context.Context, key mcs.Key, exp *mcs.Export, last service) error {
 	if !last.isDoubtful || exp == nil || !last.shape.hasHealth || !v.isRecent(last) {
 		return nil
@@ -401,8 +423,8 @@ func equalExports(a, b *mcs.Export) bool {
 // isRecent reports whether reads may not show the last write of a service yet.
 func (v *View) isRecent(last service) bool { return time.Since(last.writtenAt) < v.cfg.ResyncInterval }
 
-// verify reports whether a read by names, which takes one request and no list, shows the instances of exp. It does not show whether a service without
-// instances was deleted.
+// verify reports whether a read by names, which takes one request and no list, shows the instances
+// of exp. It does not show whether a service without instances was deleted.
 func (v *View) verify(ctx context.Context, key mcs.Key, exp *mcs.Export, last service) (result outcome, isSynced bool, err error) {
 	if exp != nil && !last.isShaped {
 		if v.cfg.Settings.dependsOnService(*exp) {
@@ -434,7 +456,8 @@ func (v *View) verify(ctx context.Context, key mcs.Key, exp *mcs.Export, last se
 	}, exp != nil || !last.isUndeleted, nil
 }
 
-// discover reads all instances of a service by its names. A service has no more instances than one answer.
+// discover reads all instances of a service by its names. A service has no more instances than one
+// answer.
 func (v *View) discover(ctx context.Context, key mcs.Key) (instances []api.Instance, err error) {
 	err = v.client.RetryThrottled(ctx, func() (err error) {
 		instances, _, err = v.client.DiscoverInstances(ctx, v.resources.httpNameOf(key.Namespace), key.Name, nil)
@@ -474,8 +497,9 @@ func (v *View) write(ctx context.Context, key mcs.Key, exp mcs.Export, last serv
 	return result, nil
 }
 
-// addHealth adds the health of instances to a list. Reads do not show a recent write for half a minute, so after one it adds nothing: withLastWrite knows the health that
-// was written, and that of other instances is set again.
+// addHealth adds the health of instances to a list. Reads do not show a recent write for half a
+// minute, so after one it adds nothing: withLastWrite knows the health that was written, and that
+// of other instances is set again.
 func (v *View) addHealth(ctx context.Context, key mcs.Key, listed []api.Instance, last service, read outcome) error {
 	if v.isRecent(last) {
 		return nil
@@ -501,8 +525,9 @@ func healthByID(instances []api.Instance) map[string]string {
 	return health
 }
 
-// remove removes the instances of this cluster from the service of key. It deletes the service and the namespace if a controller of
-// this clusterset created them and nothing uses them. read is the result of a read by names, zero if there was none.
+// remove removes the instances of this cluster from the service of key. It deletes the service and
+// the namespace if a controller of this clusterset created them and nothing uses them. read is the
+// result of a read by names, zero if there was none.
 func (v *View) remove(ctx context.Context, key mcs.Key, last service, read outcome) (outcome, error) {
 	var result outcome
 	s, ok, err := v.findAfterRead(ctx, key, last, read)
@@ -536,7 +561,8 @@ func (v *View) remove(ctx context.Context, key mcs.Key, last service, read outco
 	return result, nil
 }
 
-// findAfterRead returns the service of key after a read by names, which may show that the list of services is out of date. ok is false if there is none.
+// findAfterRead returns the service of key after a read by names, which may show that the list of
+// services is out of date. ok is false if there is none.
 func (v *View) findAfterRead(ctx context.Context, key mcs.Key, last service, read outcome) (s api.Service, ok bool, err error) {
 	if read.isServiceMissing {
 		if err := v.forgetMissing(ctx, key, last); err != nil {
@@ -547,15 +573,17 @@ func (v *View) findAfterRead(ctx context.Context, key mcs.Key, last service, rea
 	if err != nil || ok || !read.isShown {
 		return s, ok, err
 	}
-	if err := v.resources.forgetService(ctx, key, false); err != nil { // an earlier read did not find the service
+	// an earlier read did not find the service
+	if err := v.resources.forgetService(ctx, key, false); err != nil {
 		return s, false, err
 	}
 	return v.resources.find(ctx, key)
 }
 
-// forgetMissing handles a service without an export that a read by names does not find. IAM by tags denies listing a service that does
-// not exist, so the cached one is not used. If this process has removed its instances or has seen that there are none, another cluster
-// has deleted the service. Otherwise a new list decides.
+// forgetMissing handles a service without an export that a read by names does not find. IAM by tags
+// denies listing a service that does not exist, so the cached one is not used. If this process has
+// removed its instances or has seen that there are none, another cluster has deleted the service.
+// Otherwise a new list decides.
 func (v *View) forgetMissing(ctx context.Context, key mcs.Key, last service) error {
 	if last.applied != nil {
 		return nil
@@ -563,7 +591,8 @@ func (v *View) forgetMissing(ctx context.Context, key mcs.Key, last service) err
 	return v.resources.forgetService(ctx, key, !last.writtenAt.IsZero() || last.absent > 0)
 }
 
-// instancesOf returns the instances of exp, as many as a service can have, and the number of the others.
+// instancesOf returns the instances of exp, as many as a service can have, and the number of the
+// others.
 func (v *View) instancesOf(exp *mcs.Export, s shape) (want []api.Instance, overLimit int) {
 	if exp == nil {
 		return nil, 0
@@ -571,7 +600,8 @@ func (v *View) instancesOf(exp *mcs.Export, s shape) (want []api.Instance, overL
 	return firstFromExport(*exp, v.cfg.Identity.ClusterSetID, v.cfg.Version, maxInstances, s)
 }
 
-// withLastWrite adds the last write to a list that may not show it yet. Of instances whose registration came to nothing only the owner is certain.
+// withLastWrite adds the last write to a list that may not show it yet. Of instances whose
+// registration came to nothing only the owner is certain.
 func (v *View) withLastWrite(listed []api.Instance, last service) []api.Instance {
 	isUndone := func(i api.Instance) bool { u, ok := last.operations.undone[i.ID]; return ok && !u.isRemoval }
 	if v.isRecent(last) {
@@ -586,8 +616,10 @@ func (v *View) withLastWrite(listed []api.Instance, last service) []api.Instance
 	return listed
 }
 
-// apply registers and deregisters instances. It returns the operations that may fail, and the instances that AWS Cloud Map refuses, such as an IPv6 address in a service
-// with DNS records for IPv4, by ID with the reason. It sets health first: if that fails, the attributes still differ, and the next attempt sets it again.
+// apply registers and deregisters instances. It returns the operations that may fail, and the
+// instances that AWS Cloud Map refuses, such as an IPv6 address in a service with DNS records for
+// IPv4, by ID with the reason. It sets health first: if that fails, the attributes still differ,
+// and the next attempt sets it again.
 func (v *View) apply(ctx context.Context, s api.Service, changes Changes) (written []operation, refused map[string]string, err error) {
 	if err := v.setHealth(ctx, s, changes.Health); err != nil {
 		return nil, nil, err
@@ -640,7 +672,8 @@ func (v *View) setHealth(ctx context.Context, s api.Service, instances []api.Ins
 	return group.Wait()
 }
 
-// listIfDue lists all services once and enqueues the unknown ones, which may have instances of a previous process.
+// listIfDue lists all services once and enqueues the unknown ones, which may have instances of a
+// previous process.
 func (v *View) listIfDue(ctx context.Context) {
 	v.mu.Lock()
 	isDue := v.active && v.list.isPending && !time.Now().Before(v.list.retryAt)
@@ -665,8 +698,9 @@ func (v *View) listIfDue(ctx context.Context) {
 	}
 }
 
-// Leave removes all instances of this cluster. Run must have ended; late calls of other methods change nothing. A nil view has none. A disabled view returns no
-// error if it has been denied access maxDenials times: it needs no permissions for instances.
+// Leave removes all instances of this cluster. Run must have ended; late calls of other methods
+// change nothing. A nil view has none. A disabled view returns no error if it has been denied
+// access maxDenials times: it needs no permissions for instances.
 func (v *View) Leave(ctx context.Context) error {
 	if v == nil {
 		return nil
@@ -689,7 +723,8 @@ func (v *View) removeAll(ctx context.Context) error {
 		return err
 	}
 	v.mu.Lock()
-	keys = slices.AppendSeq(keys, maps.Keys(v.services)) // such as a service without instances that Run could not delete
+	// such as a service without instances that Run could not delete
+	keys = slices.AppendSeq(keys, maps.Keys(v.services))
 	v.mu.Unlock()
 	slices.SortFunc(keys, func(a, b mcs.Key) int { return strings.Compare(a.String(), b.String()) })
 	group, ctx := errgroup.WithContext(ctx)
@@ -727,13 +762,14 @@ func (v *View) leaveService(ctx context.Context, key mcs.Key) error {
 // removeListed removes the instances of this cluster from a service until none is listed, and waits
 // while the service is in use.
 func (v *View) removeListed(ctx context.Context, key mcs.Key, last service) error {
-	// No process repairs what stays, so it counts what is listed: a request may fail as if an instance was gone, and a write whose result is not known may show
-	// later.
+	// No process repairs what stays, so it counts what is listed: a request may fail as if an
+	// instance was gone, and a write whose result is not known may show later.
 	var before []operation // the removals of the last attempt
 	for isKnown := !last.isTorn; ; isKnown = true {
 		result, err := v.remove(ctx, key, last, outcome{})
 		isDone := err == nil && result.writes == 0 && isKnown
-		if isDone || err != nil && !api.IsInUse(err) { // in use until AWS Cloud Map has processed the removals
+		// in use until AWS Cloud Map has processed the removals
+		if isDone || err != nil && !api.IsInUse(err) {
 			return err
 		}
 		for _, r := range v.resultsOf(ctx, before) {
@@ -753,10 +789,12 @@ func (v *View) removeListed(ctx context.Context, key mcs.Key, last service) erro
 	}
 }
 
-// removalPause is the pause until the instances that were removed are listed again. AWS Cloud Map takes 1 to 2 s.
+// removalPause is the pause until the instances that were removed are listed again. AWS Cloud Map
+// takes 1 to 2 s.
 const removalPause = time.Second
 
-// writePause is the time after which an instance that was written is listed: 2 s for the operation, and 0.5 s until reads show it.
+// writePause is the time after which an instance that was written is listed: 2 s for the operation,
+// and 0.5 s until reads show it.
 const writePause = 3 * time.Second
 
 // stateOf returns the state of a service if it is known.

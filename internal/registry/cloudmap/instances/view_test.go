@@ -24,7 +24,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/cloudmaptest"
 )
 
-// cloud is a local Cloud Map in the virtual time of a synctest bubble. Requests go to it without a network.
+// cloud is a local Cloud Map in the virtual time of a synctest bubble. Requests go to it without a
+// network.
 type cloud struct {
 	*cloudmaplocal.Server
 	admin *api.Client
@@ -102,7 +103,8 @@ func (c *cloud) put(t *testing.T, s api.Service, id, clusterID string) {
 	}
 }
 
-// content returns the services of all namespaces as "namespace/name: IDs of the instances", and namespaces without services as "namespace".
+// content returns the services of all namespaces as "namespace/name: IDs of the instances", and
+// namespaces without services as "namespace".
 func (c *cloud) content(t *testing.T) (all []string) {
 	t.Helper()
 	namespaces, err := c.admin.ListNamespaces(t.Context())
@@ -318,7 +320,8 @@ func TestView_MirrorsExportUntilWithdrawn(t *testing.T) {
 	})
 }
 
-// A previous process left instances and resources. Others have instances in its services, and resources that look like them.
+// A previous process left instances and resources. Others have instances in its services, and
+// resources that look like them.
 func TestView_RemovesLeftovers(t *testing.T) {
 	for name, change := range map[string]func(*Config){"enabled": func(*Config) {}, "disabled": disabled} {
 		t.Run(name, func(t *testing.T) {
@@ -352,7 +355,8 @@ func TestView_RemovesLeftovers(t *testing.T) {
 	}
 }
 
-// The controller has not read all objects since its start: an export that it does not know yet may exist.
+// The controller has not read all objects since its start: an export that it does not know yet may
+// exist.
 func TestView_WaitsForUnknownExport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := startCloud(t)
@@ -416,8 +420,8 @@ func TestView_RestoresInstances(t *testing.T) {
 	}
 }
 
-// Another client creates a service and puts an instance into it after this process has listed the services. The list of the services does not show it, and
-// AWS Cloud Map has no conditional writes.
+// Another client creates a service and puts an instance into it after this process has listed the
+// services. The list of the services does not show it, and AWS Cloud Map has no conditional writes.
 func TestView_KeepsInstancesOfServiceCreatedMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := startCloud(t)
@@ -436,7 +440,8 @@ func TestView_KeepsInstancesOfServiceCreatedMeanwhile(t *testing.T) {
 	})
 }
 
-// AWS Cloud Map refuses an instance, and another cluster has the ID of a second one. Both are reported, and neither is tried again and again.
+// AWS Cloud Map refuses an instance, and another cluster has the ID of a second one. Both are
+// reported, and neither is tried again and again.
 func TestView_ReportsOmittedEndpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := startCloud(t)
@@ -477,7 +482,8 @@ func TestView_ReportsOmittedEndpoints(t *testing.T) {
 	})
 }
 
-// A service that cannot be written is reported only if a retry does not help, and written when it can be.
+// A service that cannot be written is reported only if a retry does not help, and written when it
+// can be.
 func TestView_ReportsFailure(t *testing.T) {
 	for _, tt := range []struct {
 		code     string
@@ -521,7 +527,8 @@ func TestView_ReportsFailure(t *testing.T) {
 	}
 }
 
-// Requests of every kind fail for a while: afterwards every instance is right, also that of a previous process.
+// Requests of every kind fail for a while: afterwards every instance is right, also that of a
+// previous process.
 func TestView_RecoversFromFaults(t *testing.T) {
 	for _, operation := range []string{"ListNamespaces", "ListServices", "ListInstances", "DiscoverInstances", "DeregisterInstance", "ListTagsForResource", "DeleteService", "DeleteNamespace"} {
 		for _, code := range []string{"InternalFailure", "ThrottlingException", "AccessDeniedException"} {
@@ -592,7 +599,8 @@ func TestView_GivesUpCleanupIfDenied(t *testing.T) {
 	}
 }
 
-// A first denial may be due to a role that AWS has not propagated yet. An enabled view never gives up.
+// A first denial may be due to a role that AWS has not propagated yet. An enabled view never gives
+// up.
 func TestView_RetriesDeniedList(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(*Config)
@@ -742,7 +750,8 @@ func TestView_LeaveRemovesInstances(t *testing.T) {
 	}
 }
 
-// Lists may not show a write that was made just before the cluster leaves. Leave does not wait for that longer than for the lists.
+// Lists may not show a write that was made just before the cluster leaves. Leave does not wait for
+// that longer than for the lists.
 func TestView_LeaveSoonAfterWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := startCloud(t)
@@ -764,7 +773,8 @@ func TestView_LeaveSoonAfterWrite(t *testing.T) {
 	})
 }
 
-// A cluster leaves while its instances are being written. AWS Cloud Map carries out later what it has accepted, and lists do not show it before.
+// A cluster leaves while its instances are being written. AWS Cloud Map carries out later what it
+// has accepted, and lists do not show it before.
 func TestView_LeaveDuringWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := startCloudWith(t, cloudmaplocal.Options{Behaviors: cloudmaplocal.Behaviors{OperationDelay: cloudmaplocal.Duration(2 * time.Second), ConsistencyDelay: cloudmaplocal.Duration(500 * time.Millisecond)}})
@@ -806,7 +816,8 @@ func TestView_LeaveAfterOneDenial(t *testing.T) {
 	}
 }
 
-// A removal that fails is tried again at once, not in the turn of the service's next read, and a service without instances is deleted after all.
+// A removal that fails is tried again at once, not in the turn of the service's next read, and a
+// service without instances is deleted after all.
 func TestView_RetriesFailedRemoval(t *testing.T) {
 	for _, operation := range []string{"DeregisterInstance", "ListTagsForResource", "DeleteService"} {
 		t.Run(operation, func(t *testing.T) {
@@ -832,8 +843,8 @@ func TestView_RetriesFailedRemoval(t *testing.T) {
 	}
 }
 
-// The deletion of a service or of its namespace fails for longer than the interval between two reads: afterwards the service is deleted, although reads
-// have shown no instance since.
+// The deletion of a service or of its namespace fails for longer than the interval between two
+// reads: afterwards the service is deleted, although reads have shown no instance since.
 func TestView_DeletesServiceAfterLongFault(t *testing.T) {
 	for _, operation := range []string{"ListTagsForResource", "DeleteService", "DeleteNamespace"} {
 		for _, code := range []string{"InternalFailure", "ThrottlingException"} {

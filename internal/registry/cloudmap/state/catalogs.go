@@ -18,17 +18,18 @@ import (
 )
 
 const (
-	// aheadFor is the time for which a page may be later than the record. After that the record counts: the process that wrote the page may have
-	// ended before it announced it.
+	// aheadFor is the time for which a page may be later than the record. After that the record
+	// counts: the process that wrote the page may have ended before it announced it.
 	aheadFor = 30 * time.Second
-	// A page that cannot be read completely is read again at each poll at first, because Cloud Map is eventually consistent; after eagerRetries
-	// failures with a backoff of up to maxRetry.
+	// A page that cannot be read completely is read again at each poll at first, because Cloud Map
+	// is eventually consistent; after eagerRetries failures with a backoff of up to maxRetry.
 	eagerRetries = 3
 	maxRetry     = 30 * time.Second
 	// CopyReads is the number of reads of a catalog's record, or tags, within the time until a
 	// cluster is stale.
 	CopyReads = 4
-	// maxCopyBackoff is the longest pause between two reads of a catalog that does not exist, as a multiple of the pause for one that does.
+	// maxCopyBackoff is the longest pause between two reads of a catalog that does not exist, as a
+	// multiple of the pause for one that does.
 	maxCopyBackoff = 16
 )
 
@@ -42,19 +43,22 @@ type Location struct {
 	Heartbeat int64
 }
 
-// catalogs has the state of each cluster of the clusterset, this one included, as read from the registry. Only a record or page that the cluster
-// signed changes it. Missing, unreadable and older records change nothing.
+// catalogs has the state of each cluster of the clusterset, this one included, as read from the
+// registry. Only a record or page that the cluster signed changes it. Missing, unreadable and older
+// records change nothing.
 type catalogs struct {
 	identity mcs.Identity
 	// registry is the name of the registry in the keyring.
 	registry         string
 	poll, staleAfter time.Duration
 	keyring          *trust.Keyring
-	// authors are the authors of the own records: this process and previous ones. ownKeys are the keys of this cluster.
+	// authors are the authors of the own records: this process and previous ones. ownKeys are the
+	// keys of this cluster.
 	authors  []format.Author
 	ownKeys  []trust.Key
 	liveness *registry.Liveness
-	// ledger has the budgets of the other clusters. isWanted reports whether the exports of a namespace are used; nil is all.
+	// ledger has the budgets of the other clusters. isWanted reports whether the exports of a
+	// namespace are used; nil is all.
 	ledger   *budget.Ledger
 	isWanted func(namespace string) bool
 	// observed gets the exports of other clusters that a read has changed; nil is none.
@@ -89,7 +93,8 @@ type catalogs struct {
 
 // catalog is the state of one cluster: its record and its pages.
 type catalog struct {
-	// id is the ID of the cluster, exporters and unknowns those of all catalogs; nil in a catalog that belongs to none.
+	// id is the ID of the cluster, exporters and unknowns those of all catalogs; nil in a catalog
+	// that belongs to none.
 	id        string
 	exporters exporters
 	unknowns  *unknowns
@@ -101,34 +106,42 @@ type catalog struct {
 	hasRecord bool
 	// properties are the ClusterProperties of record.
 	properties mcs.DecodedProperties
-	// isCopy is set if record is the first one, and was read from the catalog: it may be old, so pages that it does not announce may exist.
+	// isCopy is set if record is the first one, and was read from the catalog: it may be old, so
+	// pages that it does not announce may exist.
 	isCopy bool
-	// mayBeOld is set with the first record if a previous process may have read a later one: another user may have restored an earlier state of the
-	// registry. It is cleared by a record that is later than first, or when the cluster is stale. Until then, all exports of the cluster are unknown. first
-	// has the times of the first record in service members and of the first copy.
+	// mayBeOld is set with the first record if a previous process may have read a later one:
+	// another user may have restored an earlier state of the registry. It is cleared by a record
+	// that is later than first, or when the cluster is stale. Until then, all exports of the
+	// cluster are unknown. first has the times of the first record in service members and of the
+	// first copy.
 	mayBeOld bool
 	first    [2]trust.Time
-	// isReturning is set from the return of the cluster until it is saved that it has not left. Until then its exports are unknown: the next process must not take
-	// imports of them for those that ended with the farewell.
+	// isReturning is set from the return of the cluster until it is saved that it has not left.
+	// Until then its exports are unknown: the next process must not take imports of them for those
+	// that ended with the farewell.
 	isReturning bool
 	// left is set after the farewell of the cluster.
 	left bool
-	// shown is the record that service members had last, and isShown is set if it has it now. parsed and parseErr are the result of parsing it.
+	// shown is the record that service members had last, and isShown is set if it has it now.
+	// parsed and parseErr are the result of parsing it.
 	shown    map[string]string
 	isShown  bool
 	parsed   format.Member
 	parseErr error
-	// isMissing is set while service members has no valid record: none, an older or a refused one, or one with a key that is not proven.
+	// isMissing is set while service members has no valid record: none, an older or a refused one,
+	// or one with a key that is not proven.
 	isMissing bool
-	// problem is the reason why the record in service members or its copy is refused. unproven is a record in service members that the catalog has to
-	// prove: its key is not known yet, or it is a farewell and the first record that this process reads.
+	// problem is the reason why the record in service members or its copy is refused. unproven is a
+	// record in service members that the catalog has to prove: its key is not known yet, or it is a
+	// farewell and the first record that this process reads.
 	problem  string
 	unproven *format.Member
 	// refusedKey is the key of the record in service members if it was refused because of its key;
 	// seal has that of the copy.
 	refusedKey trust.Key
 	seal       seal
-	// copyAt is the time from which the copy of the record may be read again, copyFailures the number of reads in a row that showed none.
+	// copyAt is the time from which the copy of the record may be read again, copyFailures the
+	// number of reads in a row that showed none.
 	copyAt       time.Time
 	copyFailures int
 	// resetAt is the time at which these were last reset, for the first record of a process.
@@ -137,10 +150,11 @@ type catalog struct {
 	isCopyTried bool
 	// beats is set if the copy had a heartbeat since the last read of the members.
 	beats bool
-	// isUntracked is set from the first record until the next read of the members: liveness does not have the cluster yet.
+	// isUntracked is set from the first record until the next read of the members: liveness does
+	// not have the cluster yet.
 	isUntracked bool
-	// refusal is the reason why a record under this cluster's own ID was refused last, nil if none was, and refusedAt the time. This cluster has replaced
-	// the record since.
+	// refusal is the reason why a record under this cluster's own ID was refused last, nil if none
+	// was, and refusedAt the time. This cluster has replaced the record since.
 	refusal   error
 	refusedAt time.Time
 	// news is the generation of the own record that this cluster is notified of, 0 for the latest.
@@ -169,10 +183,11 @@ func (r *retry) failed(now time.Time, poll time.Duration) {
 
 // pageState is a page as last read completely.
 type pageState struct {
-	// read is set if the page was read completely since this process started. A page that does not exist, according to the record, counts as read.
+	// read is set if the page was read completely since this process started. A page that does not
+	// exist, according to the record, counts as read.
 	read bool
-	// unreadable are the keys of exports that exist but cannot be used. unnamed is set if the keys of some cannot be read either. exports has their
-	// previous versions.
+	// unreadable are the keys of exports that exist but cannot be used. unnamed is set if the keys
+	// of some cannot be read either. exports has their previous versions.
 	unreadable map[mcs.Key]bool
 	unnamed    bool
 	generation int64
@@ -180,16 +195,18 @@ type pageState struct {
 	digest string
 	// author signed it.
 	author format.Author
-	// readAt is the time of the last complete read, checkedAt the end of the last read with any result. unjoined is the number of reads in a row that
-	// did not show the complete page as announced.
+	// readAt is the time of the last complete read, checkedAt the end of the last read with any
+	// result. unjoined is the number of reads in a row that did not show the complete page as
+	// announced.
 	readAt, checkedAt time.Time
 	unjoined          int
 	// lost is set if the store does not have the page any more that was read.
 	lost     bool
 	exports  map[mcs.Key]mcs.Export
 	problems []string
-	// waiting are the exports that are over budget, and reasons the budgets that they exceed. excess is their number, including those that are not named.
-	// triedAt is the Released of the account when they were tried last.
+	// waiting are the exports that are over budget, and reasons the budgets that they exceed.
+	// excess is their number, including those that are not named. triedAt is the Released of the
+	// account when they were tried last.
 	waiting []budget.Offer
 	reasons []budget.Excess
 	excess  int
@@ -197,11 +214,14 @@ type pageState struct {
 	// ignored are exports in namespaces that are not imported, ignoredCount is their number.
 	ignored      map[mcs.Key]bool
 	ignoredCount int
-	// isWanted is set if the page has to be read again, to use exports that were over budget or ignored.
+	// isWanted is set if the page has to be read again, to use exports that were over budget or
+	// ignored.
 	isWanted bool
-	// isSkipped is set if a later version of the page was announced and not read, because nothing of it is used.
+	// isSkipped is set if a later version of the page was announced and not read, because nothing
+	// of it is used.
 	isSkipped bool
-	// parts is the number of parts of the page that was read, stored the number of parts that a read found in the store.
+	// parts is the number of parts of the page that was read, stored the number of parts that a
+	// read found in the store.
 	parts, stored int
 	// trouble is the reason why the page as announced cannot be read.
 	trouble string
@@ -227,7 +247,8 @@ func newCatalogs(cfg Config) *catalogs {
 	return c
 }
 
-// addAuthor adds an author of the own pages: a previous process with another key, or another cluster with this cluster's ID.
+// addAuthor adds an author of the own pages: a previous process with another key, or another
+// cluster with this cluster's ID.
 func (c *catalogs) addAuthor(author format.Author) {
 	if !slices.Contains(c.authors, author) {
 		c.authors = append(c.authors, author)
@@ -246,15 +267,16 @@ func (c *catalogs) cluster(id string) *catalog {
 	return c.clusters[id]
 }
 
-// openAccount opens the account of another cluster. At a start all members have one before the first page is read, so that the shares of the older ones are
-// reserved.
+// openAccount opens the account of another cluster. At a start all members have one before the
+// first page is read, so that the shares of the older ones are reserved.
 func (c *catalogs) openAccount(id string, cluster *catalog) {
 	if id != c.identity.ClusterID {
 		cluster.account = c.ledger.Open(budget.Owner{ClusterID: id, Since: c.keyring.Since(id)})
 	}
 }
 
-// members observes a complete read of the member records. mine reports whether a record with this cluster's ID counts. It adds changed keys to changed.
+// members observes a complete read of the member records. mine reports whether a record with this
+// cluster's ID counts. It adds changed keys to changed.
 func (c *catalogs) members(now time.Time, instances []api.Instance, mine func(format.Member) bool, changed engine.Keys) {
 	heartbeats := map[string]bool{}
 	present := map[string]bool{}
@@ -313,7 +335,8 @@ func (c *catalogs) hasKey(id string, key trust.Key) bool {
 	return cluster != nil && cluster.hasRecord && cluster.record.Key == key
 }
 
-// makeCertain lets what is known of a cluster count if no later record can follow any more, or if its return is saved.
+// makeCertain lets what is known of a cluster count if no later record can follow any more, or if
+// its return is saved.
 func (c *catalogs) makeCertain(id string, cluster *catalog, changed engine.Keys) {
 	if cluster.mayBeOld && c.liveness.IsStale(id) {
 		cluster.mayBeOld = false // a later record would have been read
@@ -327,8 +350,9 @@ func (c *catalogs) makeCertain(id string, cluster *catalog, changed engine.Keys)
 	}
 }
 
-// countsAsMember reports whether the cluster's heartbeats count. A cluster with a key that is not proven yet is not a member. A cluster whose record is
-// refused counts: if it has no heartbeats, another key may follow.
+// countsAsMember reports whether the cluster's heartbeats count. A cluster with a key that is not
+// proven yet is not a member. A cluster whose record is refused counts: if it has no heartbeats,
+// another key may follow.
 func (c *catalog) countsAsMember() bool {
 	return !c.left && (c.hasRecord || c.unproven == nil && c.problem != "")
 }
@@ -362,7 +386,8 @@ func (c *catalogs) track(heartbeats map[string]bool, changed engine.Keys) {
 	}
 }
 
-// parse parses an instance of service members, unless it is as it was, and reports whether it differs.
+// parse parses an instance of service members, unless it is as it was, and reports whether it
+// differs.
 func (c *catalogs) parse(cluster *catalog, instance api.Instance) (differs bool) {
 	if cluster.shown != nil && maps.Equal(instance.Attributes, cluster.shown) {
 		return false
@@ -375,7 +400,8 @@ func (c *catalogs) parse(cluster *catalog, instance api.Instance) (differs bool)
 	return true
 }
 
-// ownMember observes the record with this cluster's ID if it counts, and reports whether it is a new heartbeat.
+// ownMember observes the record with this cluster's ID if it counts, and reports whether it is a
+// new heartbeat.
 func (c *catalogs) ownMember(now time.Time, instance api.Instance, mine func(format.Member) bool, changed engine.Keys) bool {
 	own := c.cluster(instance.ID)
 	differs := c.parse(own, instance)
@@ -385,7 +411,8 @@ func (c *catalogs) ownMember(now time.Time, instance api.Instance, mine func(for
 		own.refusal, own.refusedAt = own.parseErr, now
 		return false
 	case !mine(r):
-		if c.isMember && !slices.Contains(c.ownKeys, r.Key) { // otherwise it is a cluster with the same ID
+		// otherwise it is a cluster with the same ID
+		if c.isMember && !slices.Contains(c.ownKeys, r.Key) {
 			own.refusal, own.refusedAt = fmt.Errorf("another cluster has signed it with key %s", r.Key), now
 			if differs {
 				c.refused()
@@ -400,14 +427,16 @@ func (c *catalogs) ownMember(now time.Time, instance api.Instance, mine func(for
 	return own.take(now, r, false, changed) && c.synced
 }
 
-// unannounced records that no record has this cluster's ID, and no cluster has claimed it: no pages are announced, and the existing ones count.
+// unannounced records that no record has this cluster's ID, and no cluster has claimed it: no pages
+// are announced, and the existing ones count.
 func (c *catalogs) unannounced() {
 	if own := c.own(); own != nil {
 		own.record, own.hasRecord = format.Member{}, false
 	}
 }
 
-// member observes the record of another cluster in service members, and reports whether it is a new heartbeat.
+// member observes the record of another cluster in service members, and reports whether it is a new
+// heartbeat.
 func (c *catalogs) member(now time.Time, instance api.Instance, changed engine.Keys) (beats bool) {
 	id := instance.ID
 	cluster := c.cluster(id)
@@ -447,8 +476,9 @@ func (c *catalogs) parseShown(now time.Time, cluster *catalog, instance api.Inst
 	return differs
 }
 
-// memberWithNewKey observes the first record of a cluster, or one with another key than the latest record. It accepts the record if the cluster signed
-// it, and reports whether it is a new heartbeat.
+// memberWithNewKey observes the first record of a cluster, or one with another key than the latest
+// record. It accepts the record if the cluster signed it, and reports whether it is a new
+// heartbeat.
 func (c *catalogs) memberWithNewKey(now time.Time, cluster *catalog, r format.Member, isNew bool, changed engine.Keys) (beats bool) {
 	id := r.ClusterID
 	verdict, err := c.keyring.Check(c.presented(now, id, r))
@@ -469,15 +499,18 @@ func (c *catalogs) memberWithNewKey(now time.Time, cluster *catalog, r format.Me
 	return false
 }
 
-// accept observes a record in service members that the cluster signed, and reports whether it is a new heartbeat.
+// accept observes a record in service members that the cluster signed, and reports whether it is a
+// new heartbeat.
 func (c *catalogs) accept(now time.Time, cluster *catalog, r format.Member, changed engine.Keys) (beats bool) {
 	isFirst := !cluster.hasRecord
 	cluster.isMissing, cluster.seal.refused = false, trust.Key{}
 	written := c.observe(now, cluster, r, false, changed)
-	return written && (c.synced || !isFirst) // a record that this process found at its start may be old
+	// a record that this process found at its start may be old
+	return written && (c.synced || !isFirst)
 }
 
-// observe records a record that another cluster signed, and reports whether it differs from the previous one.
+// observe records a record that another cluster signed, and reports whether it differs from the
+// previous one.
 func (c *catalogs) observe(now time.Time, cluster *catalog, r format.Member, isCopy bool, changed engine.Keys) (written bool) {
 	defer cluster.reviewAll()
 	if c.hasNewKey(cluster, r) || cluster.left {
@@ -495,7 +528,8 @@ func (c *catalogs) observe(now time.Time, cluster *catalog, r format.Member, isC
 		Registry: c.registry, ClusterID: r.ClusterID, UID: r.UID, Key: r.Key, At: r.Time(), Farewell: r.Farewell,
 	})
 	cluster.left = r.Farewell
-	cluster.isReturning = !r.Farewell && (cluster.isReturning || !c.keyring.IsReturnSaved(r.ClusterID)) // makeCertain ends it, and notifies of the exports
+	// makeCertain ends it, and notifies of the exports
+	cluster.isReturning = !r.Farewell && (cluster.isReturning || !c.keyring.IsReturnSaved(r.ClusterID))
 	if r.Farewell {
 		cluster.isMissing = false
 		c.liveness.Remove(r.ClusterID)
@@ -503,7 +537,8 @@ func (c *catalogs) observe(now time.Time, cluster *catalog, r format.Member, isC
 	return true
 }
 
-// hasNewKey reports whether a record has another key than the previous one of its cluster, which a previous process of this cluster may have read.
+// hasNewKey reports whether a record has another key than the previous one of its cluster, which a
+// previous process of this cluster may have read.
 func (c *catalogs) hasNewKey(cluster *catalog, r format.Member) bool {
 	if cluster.hasRecord {
 		return cluster.record.Key != r.Key
@@ -512,7 +547,8 @@ func (c *catalogs) hasNewKey(cluster *catalog, r format.Member) bool {
 	return !ok || pin.Key != r.Key
 }
 
-// compareFirst decides whether a record that another cluster signed may be older than one that a previous process of this cluster has read.
+// compareFirst decides whether a record that another cluster signed may be older than one that a
+// previous process of this cluster has read.
 func (c *catalogs) compareFirst(cluster *catalog, r format.Member, isCopy bool, changed engine.Keys) {
 	if pin, ok := c.keyring.Pin(r.ClusterID); ok && !cluster.hasRecord {
 		cluster.mayBeOld = pin.Key == r.Key && pin.Last[c.registry] != (trust.Time{}) && !pin.Left && !pin.Forgotten
@@ -537,7 +573,8 @@ func (c *catalogs) compareFirst(cluster *catalog, r format.Member, isCopy bool, 
 	}
 }
 
-// dropOld drops the pages that record r does not announce as they were read: an old record announced them.
+// dropOld drops the pages that record r does not announce as they were read: an old record
+// announced them.
 func (c *catalog) dropOld(r *format.Member) {
 	for i := range c.pages {
 		if p := &c.pages[i]; p.read && p.digest != r.Pages[i] {
@@ -577,7 +614,8 @@ func (c *catalog) takePage(now time.Time, i int, before, r *format.Member, chang
 		p.retry, p.unjoined = retry{}, 0
 	}
 	if isChanged && c.shows(i) {
-		diff(p.exports, nil, changed) // read before it was announced: it counts as published from now on
+		// read before it was announced: it counts as published from now on
+		diff(p.exports, nil, changed)
 	}
 	if r.Pages[i] == "" && (r.Farewell || !c.isCopy && p.removedBy(now, r)) {
 		c.removePage(i, r.Generation, changed)
@@ -587,8 +625,9 @@ func (c *catalog) takePage(now time.Time, i int, before, r *format.Member, chang
 // errUnread is the error of a catalog that could not be read.
 var errUnread = errors.New("the catalog could not be read")
 
-// copyRead observes the copy of the record in the catalog of another cluster. r is nil if there is none, or if err is set: the copy is not signed, or it is
-// errUnread. The copy counts like the record in service members, and the catalog proves that the key is the cluster's.
+// copyRead observes the copy of the record in the catalog of another cluster. r is nil if there is
+// none, or if err is set: the copy is not signed, or it is errUnread. The copy counts like the
+// record in service members, and the catalog proves that the key is the cluster's.
 func (c *catalogs) copyRead(now time.Time, id string, r *format.Member, err error, changed engine.Keys) {
 	cluster := c.clusters[id]
 	if cluster == nil || id == c.identity.ClusterID {
@@ -605,7 +644,8 @@ func (c *catalogs) copyRead(now time.Time, id string, r *format.Member, err erro
 	}
 }
 
-// copyPause returns the pause until the next read of the copy of a record. isMissing is set if there was none.
+// copyPause returns the pause until the next read of the copy of a record. isMissing is set if
+// there was none.
 func (c *catalogs) copyPause(cluster *catalog, isMissing bool) time.Duration {
 	pause := c.staleAfter / CopyReads
 	switch {
@@ -652,7 +692,8 @@ func (c *catalogs) refuseCopy(cluster *catalog, r format.Member, err error) {
 	if _, isPinned := c.keyring.Pin(r.ClusterID); isPinned {
 		cluster.seal.refused = r.Key
 	} else {
-		cluster.refusedKey = r.Key // there is no room for it, which the tags of the catalog do not change
+		// there is no room for it, which the tags of the catalog do not change
+		cluster.refusedKey = r.Key
 	}
 }
 
@@ -661,7 +702,8 @@ func (c *catalogs) prove(now time.Time, cluster *catalog, r format.Member, chang
 	verdict, err := c.keyring.Check(c.presented(now, r.ClusterID, r))
 	switch {
 	case verdict == trust.Accepted && r.Farewell && cluster.copyFailures == 1:
-		// One read may miss the copy. A cluster that has returned writes one: then the farewell is a replay, or a late write.
+		// One read may miss the copy. A cluster that has returned writes one: then the farewell is
+		// a replay, or a late write.
 	case verdict == trust.Accepted:
 		cluster.unproven, cluster.problem, cluster.copyFailures = nil, "", 0
 		if !cluster.hasRecord || r.Key == cluster.record.Key && r.IsLaterThan(cluster.record) {
@@ -675,15 +717,16 @@ func (c *catalogs) prove(now time.Time, cluster *catalog, r format.Member, chang
 	}
 }
 
-// copyDue reports whether the copy of a cluster's record has to be read: the record in service members is missing or not valid, or a key has to be
-// proven.
+// copyDue reports whether the copy of a cluster's record has to be read: the record in service
+// members is missing or not valid, or a key has to be proven.
 func (c *catalogs) copyDue(now time.Time, id string, cluster *catalog) bool {
 	isDue := cluster.isMissing && !cluster.left || cluster.unproven != nil
 	return isDue && id != c.identity.ClusterID && !now.Before(cluster.copyAt)
 }
 
-// isSynced reports whether lookups have an answer: all members were read, and each catalog that has to prove a key was read, or could not be read, once.
-// Until then an import could begin with old exports of a cluster that has moved to another registry.
+// isSynced reports whether lookups have an answer: all members were read, and each catalog that has
+// to prove a key was read, or could not be read, once. Until then an import could begin with old
+// exports of a cluster that has moved to another registry.
 func (c *catalogs) isSynced() bool {
 	if c.proven || !c.synced {
 		return c.proven
@@ -697,7 +740,8 @@ func (c *catalogs) isSynced() bool {
 	return true
 }
 
-// isNewcomer reports whether neither this process nor a previous one has accepted a record of another cluster.
+// isNewcomer reports whether neither this process nor a previous one has accepted a record of
+// another cluster.
 func (c *catalogs) isNewcomer(id string, cluster *catalog) bool {
 	if cluster.hasRecord || id == c.identity.ClusterID {
 		return false
@@ -706,8 +750,8 @@ func (c *catalogs) isNewcomer(id string, cluster *catalog) bool {
 	return !isKnown
 }
 
-// seek makes the reader search for imported clusters that this process has seen no record of: their catalogs may have records that service members
-// lacks.
+// seek makes the reader search for imported clusters that this process has seen no record of: their
+// catalogs may have records that service members lacks.
 func (c *catalogs) seek(imported []string) {
 	for _, id := range imported {
 		if c.clusters[id] == nil && id != c.identity.ClusterID && mcs.ValidateClusterID(id) == nil && !c.keyring.HasEnded(id) {
@@ -748,7 +792,8 @@ func (c *catalogs) keysOf(id string, keys engine.Keys) {
 	}
 }
 
-// namedBy adds the keys of a cluster whose exports count from now on: those of its exports, and those that are ignored, which wait for their namespaces.
+// namedBy adds the keys of a cluster whose exports count from now on: those of its exports, and
+// those that are ignored, which wait for their namespaces.
 func (c *catalogs) namedBy(id string, keys engine.Keys) {
 	if cluster := c.clusters[id]; cluster != nil {
 		for i := range cluster.pages {
@@ -807,9 +852,10 @@ func (c *catalogs) authorsOf(id string) []format.Author {
 	return []format.Author{c.clusters[id].record.Author()}
 }
 
-// checkOrder returns an error if the image is that of a late read, even if it is the announced page: a page may be read before the record that
-// announces it. Once that record is not expected any more, the image counts if the cluster has written a record since: a cluster that is silent has not
-// taken the later page back, and the image may be that of a backup.
+// checkOrder returns an error if the image is that of a late read, even if it is the announced
+// page: a page may be read before the record that announces it. Once that record is not expected
+// any more, the image counts if the cluster has written a record since: a cluster that is silent
+// has not taken the later page back, and the image may be that of a backup.
 func (c *catalog) checkOrder(now time.Time, page int, img format.Page) error {
 	p := &c.pages[page]
 	if !p.read || img.Generation >= p.generation || now.Sub(p.readAt) >= aheadFor && (c.isOwn || c.lastSeen.After(p.readAt)) {
@@ -831,8 +877,9 @@ func belonging(page int, list []mcs.Export) (exports map[mcs.Key]mcs.Export, pro
 	return exports, problems
 }
 
-// ahead reports whether the page that was read is later than the record, and a record that announces it is expected. The expectation expires: the
-// process that wrote the page may have ended before it wrote the record, and the clock of the next process may be behind.
+// ahead reports whether the page that was read is later than the record, and a record that
+// announces it is expected. The expectation expires: the process that wrote the page may have ended
+// before it wrote the record, and the clock of the next process may be behind.
 func (p *pageState) ahead(now time.Time, r *format.Member) bool {
 	return p.generation > r.Generation && now.Sub(p.readAt) < aheadFor
 }
@@ -854,9 +901,10 @@ func (p *pageState) knows(key mcs.Key) bool {
 // isBlank reports whether nothing of the page was read.
 func (p *pageState) isBlank() bool { return !p.read && len(p.exports) == 0 && len(p.ignored) == 0 }
 
-// audit observes a read of all of this cluster's pages. It finds pages that the previous process wrote and did not announce, and pages that others
-// changed or removed since the last read. Until isAlone is set, the record may be that of another process that is running, so a page that it announces as not written
-// is not known to be empty: another user may have deleted it.
+// audit observes a read of all of this cluster's pages. It finds pages that the previous process
+// wrote and did not announce, and pages that others changed or removed since the last read. Until
+// isAlone is set, the record may be that of another process that is running, so a page that it
+// announces as not written is not known to be empty: another user may have deleted it.
 func (c *catalogs) audit(now time.Time, instances []api.Instance, isAlone bool, changed engine.Keys) {
 	own := c.cluster(c.identity.ClusterID)
 	byPage := format.GroupByPage(instances)
@@ -882,8 +930,8 @@ func (c *catalogs) audit(now time.Time, instances []api.Instance, isAlone bool, 
 	}
 }
 
-// withdrew reports whether the record announces the removal of a page, given the results of an audit: whether any part exists, and the newest complete
-// image or the error why there is none.
+// withdrew reports whether the record announces the removal of a page, given the results of an
+// audit: whether any part exists, and the newest complete image or the error why there is none.
 func (c *catalog) withdrew(page int, exists bool, found format.Page, err error) bool {
 	return c.record.Pages[page] == "" && (!exists || c.hasRecord && (err != nil || found.Generation <= c.record.Generation))
 }
@@ -902,8 +950,9 @@ func diff(before, after map[mcs.Key]mcs.Export, changed engine.Keys) {
 	}
 }
 
-// viewOf returns the view of key in the catalogs of the other clusters. imported are the clusters of the existing import: those without a record since
-// this process started are unseen. Other clusters without a record are not part of the view.
+// viewOf returns the view of key in the catalogs of the other clusters. imported are the clusters
+// of the existing import: those without a record since this process started are unseen. Other
+// clusters without a record are not part of the view.
 func (c *catalogs) viewOf(key mcs.Key, imported []string) (view registry.View) {
 	page, code := format.PageOf(key), format.NamespaceCode(key.Namespace)
 	unknowns := c.unknowns.of(page, code)
@@ -924,8 +973,9 @@ func (c *catalogs) viewOf(key mcs.Key, imported []string) (view registry.View) {
 	return view
 }
 
-// unusedView is viewOf for a key in a namespace whose exports are not used and were not imported: nine tenths of all keys, which only wait for their namespaces.
-// Of the clusters that may export it it names one.
+// unusedView is viewOf for a key in a namespace whose exports are not used and were not imported:
+// nine tenths of all keys, which only wait for their namespaces. Of the clusters that may export it
+// it names one.
 func (c *catalogs) unusedView(key mcs.Key, _ []string) (view registry.View) {
 	page, code := format.PageOf(key), format.NamespaceCode(key.Namespace)
 	for _, cluster := range c.unknowns.of(page, code) {
@@ -991,8 +1041,9 @@ func (c *catalog) isSeen(key mcs.Key) bool {
 	return !c.isCopy || p.knows(key) || p.ignored[key]
 }
 
-// expiredFarewells returns the clusters whose farewell in service members is older than farewellLifetime. The live cluster with the lowest ID removes them;
-// for the others it returns none.
+// expiredFarewells returns the clusters whose farewell in service members is older than
+// farewellLifetime. The live cluster with the lowest ID removes them; for the others it returns
+// none.
 func (c *catalogs) expiredFarewells(wall time.Time) (ids []string) {
 	for id, cluster := range c.clusters {
 		if id < c.identity.ClusterID && c.live(id) {
@@ -1037,7 +1088,8 @@ func (c *catalogs) list() []registry.Member {
 	return members
 }
 
-// address returns the address of a cluster's controller, zero if the record has none or this cluster sends nothing there.
+// address returns the address of a cluster's controller, zero if the record has none or this
+// cluster sends nothing there.
 func (c *catalogs) address(cluster *catalog) netip.Addr {
 	if address := cluster.record.Contact.Address.Addr(); address.IsValid() && c.allowsContact(address) {
 		return address
@@ -1069,7 +1121,8 @@ func (c *catalog) refused() string {
 	return key.String()
 }
 
-// contactProblems returns the reason why a cluster gets no peer notifications although its record has an address, one line or none.
+// contactProblems returns the reason why a cluster gets no peer notifications although its record
+// has an address, one line or none.
 func (c *catalogs) contactProblems(cluster *catalog) []string {
 	address := cluster.record.Contact.Address
 	if !address.IsValid() || c.allowsContact(address.Addr()) {
@@ -1119,7 +1172,8 @@ func (c *catalog) problems() []string {
 	return lines
 }
 
-// refusalLifetime is the time for which a refused record under the own ID is reported after it was replaced.
+// refusalLifetime is the time for which a refused record under the own ID is reported after it was
+// replaced.
 const refusalLifetime = time.Hour
 
 // live reports whether a cluster has a record with recent heartbeats.
@@ -1128,7 +1182,8 @@ func (c *catalogs) live(id string) bool {
 	return cluster.hasRecord && !cluster.left && !cluster.isMissing && !c.liveness.IsStale(id)
 }
 
-// behind reports whether the next read may show a page that is announced. A page that failed several times has its own backoff.
+// behind reports whether the next read may show a page that is announced. A page that failed
+// several times has its own backoff.
 func (c *catalog) behind(now time.Time) bool {
 	for i := range c.pages {
 		if p := &c.pages[i]; c.needsRead(now, i) && p.failures <= eagerRetries {

@@ -211,7 +211,8 @@ func TestCatalogs_LateReads(t *testing.T) {
 	s.expect("its record", theKey, "•••")
 }
 
-// TestReadAheadOfRecord is a cluster that writes a page again between our reads of its record and of the page.
+// TestReadAheadOfRecord is a cluster that writes a page again between our reads of its record and
+// of the page.
 func TestReadAheadOfRecord(t *testing.T) {
 	s := newStory(t)
 	s.publish(100, thePage, web(1))
@@ -257,7 +258,8 @@ func TestUnreadablePages(t *testing.T) {
 			if problems := s.catalogs.clusters["cls2"].problems(); len(problems) == 0 {
 				t.Error("no problem is reported")
 			}
-			// It is tried less and less often, but tried, and at once when something new is announced.
+			// It is tried less and less often, but tried, and at once when something new is
+			// announced.
 			reads := 0
 			for range 600 {
 				s.now = s.now.Add(time.Second)
@@ -404,8 +406,9 @@ func TestFarewell(t *testing.T) {
 	}
 }
 
-// TestFarewellOfPreviousID: while a cluster is renamed it reads its own records under the previous ID, also if it had taken that ID from a silent cluster, whose key it keeps.
-// Else its farewell would not count, and imports that name the previous ID would stay.
+// TestFarewellOfPreviousID: while a cluster is renamed it reads its own records under the previous
+// ID, also if it had taken that ID from a silent cluster, whose key it keeps. Else its farewell
+// would not count, and imports that name the previous ID would stay.
 func TestFarewellOfPreviousID(t *testing.T) {
 	s := newStory(t) // the key of the ID is that of another cluster
 	s.catalogs.keyring.AddOwn("cls2", signerOf(cls1.UID).Key())
@@ -422,8 +425,8 @@ func TestFarewellOfPreviousID(t *testing.T) {
 	}
 }
 
-// TestReturnIsSavedFirst kills the reader while a cluster returns that had left: the next process must not take the imports that were made since for those of before
-// the farewell.
+// TestReturnIsSavedFirst kills the reader while a cluster returns that had left: the next process
+// must not take the imports that were made since for those of before the farewell.
 func TestReturnIsSavedFirst(t *testing.T) {
 	for name, pin := range map[string]trust.Pin{"left": {Left: true}, "forgotten": {Forgotten: true}, "left, and another record once it is saved": {Left: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -457,8 +460,9 @@ func TestReturnIsSavedFirst(t *testing.T) {
 	}
 }
 
-// TestFarewellAsFirstRecord: a reader that starts meets a farewell. It counts when the catalog has no later record: another writer may have put an
-// earlier farewell back, or a late request wrote it after the cluster had returned.
+// TestFarewellAsFirstRecord: a reader that starts meets a farewell. It counts when the catalog has
+// no later record: another writer may have put an earlier farewell back, or a late request wrote it
+// after the cluster had returned.
 func TestFarewellAsFirstRecord(t *testing.T) {
 	begin := func(t *testing.T) (s *story, returned format.Member) {
 		t.Helper()
@@ -529,7 +533,8 @@ func (s *story) reads() (reads []string) {
 	return reads
 }
 
-// copyOf makes cls1 read a copy of a record in the catalog of cls2, and returns the keys that it notifies of.
+// copyOf makes cls1 read a copy of a record in the catalog of cls2, and returns the keys that it
+// notifies of.
 func (s *story) copyOf(r format.Member) []string {
 	s.t.Helper()
 	found, err := format.FindCopy([]api.Instance{format.CopyOf(r.Instance(signerOf(r.UID)))}, "cls2", "set1")
@@ -541,7 +546,8 @@ func (s *story) copyOf(r format.Member) []string {
 	return names(changed)
 }
 
-// TestForgedRecords: whatever others write under the ID of cls2, its exports stay, and its copy in the catalog keeps it alive.
+// TestForgedRecords: whatever others write under the ID of cls2, its exports stay, and its copy in
+// the catalog keeps it alive.
 func TestForgedRecords(t *testing.T) {
 	forged := func(change func(*format.Member)) func(*story) api.Instance {
 		return func(s *story) api.Instance {
@@ -847,7 +853,8 @@ func TestTrustedKeyReplacesLiveOne(t *testing.T) {
 	s.expect("a record with the trusted key withdraws it", theKey, "none")
 }
 
-// TestRebuiltClusterAfterRestart has this cluster start after another one was rebuilt with another key: the refused records of the new key are no silence of it.
+// TestRebuiltClusterAfterRestart has this cluster start after another one was rebuilt with another
+// key: the refused records of the new key are no silence of it.
 func TestRebuiltClusterAfterRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStory(t)
@@ -870,7 +877,8 @@ func TestRebuiltClusterAfterRestart(t *testing.T) {
 	})
 }
 
-// TestImportedClusterIsSought: a cluster that was imported from and has no record in service members is found by its catalog.
+// TestImportedClusterIsSought: a cluster that was imported from and has no record in service
+// members is found by its catalog.
 func TestImportedClusterIsSought(t *testing.T) {
 	s := newStory(t)
 	s.publish(100, thePage, web(1))
@@ -959,8 +967,8 @@ func TestOlderRecordsNeverCount(t *testing.T) {
 	restarted.expect("an older record after a restart", theKey, "unseen")
 }
 
-// TestFirstRecordMayBeOld has a reader start while the registry has an earlier record than its previous process has read, though a later one than the pins
-// have that it saved.
+// TestFirstRecordMayBeOld has a reader start while the registry has an earlier record than its
+// previous process has read, though a later one than the pins have that it saved.
 func TestFirstRecordMayBeOld(t *testing.T) {
 	begin := func(t *testing.T) *story {
 		t.Helper()
@@ -1017,7 +1025,8 @@ func TestFirstRecordMayBeOld(t *testing.T) {
 		s := begin(t)
 		foreign := s.record
 		foreign.UID, foreign.Key = "uid-3", signerOf("uid-3").Key()
-		s.passWith(int(testConfig().StaleAfter/time.Second)+60, foreign) // it is refused, and the catalog cannot be read
+		// it is refused, and the catalog cannot be read
+		s.passWith(int(testConfig().StaleAfter/time.Second)+60, foreign)
 		s.copyOf(s.record)
 		s.read()
 		s.notified("the next poll", s.passWith(1, foreign), "web-0")
@@ -1048,7 +1057,8 @@ func TestFirstRecordMayBeOld(t *testing.T) {
 	})
 }
 
-// TestSoughtClusterJoins has a cluster join that this cluster has sought before, because an import names it.
+// TestSoughtClusterJoins has a cluster join that this cluster has sought before, because an import
+// names it.
 func TestSoughtClusterJoins(t *testing.T) {
 	s := newStory(t)
 	joining := s.record
@@ -1067,8 +1077,8 @@ func TestSoughtClusterJoins(t *testing.T) {
 	}
 }
 
-// pass is how cls1 looks every second, with its own heartbeat going on, while the record of cls2 is there or not. It
-// returns the keys that were notified of.
+// pass is how cls1 looks every second, with its own heartbeat going on, while the record of cls2 is
+// there or not. It returns the keys that were notified of.
 func (s *story) pass(seconds int, there bool) []string {
 	if there {
 		return s.passWith(seconds, s.record)
@@ -1223,7 +1233,8 @@ func TestLastSeen(t *testing.T) {
 	}
 }
 
-// TestAudit has this cluster's own pages in every state that the previous process can leave them in.
+// TestAudit has this cluster's own pages in every state that the previous process can leave them
+// in.
 func TestAudit(t *testing.T) {
 	s := newStory(t)
 	c := s.catalogs
@@ -1281,7 +1292,8 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// TestAudit_OfPageBeingWritten audits while the record announces a page that did not exist as not written yet: it still does not exist.
+// TestAudit_OfPageBeingWritten audits while the record announces a page that did not exist as not
+// written yet: it still does not exist.
 func TestAudit_OfPageBeingWritten(t *testing.T) {
 	s := newStory(t)
 	c, changed := s.catalogs, engine.Keys{}
@@ -1296,7 +1308,8 @@ func TestAudit_OfPageBeingWritten(t *testing.T) {
 	}
 }
 
-// TestPageAheadForEver has a page that was read and is never announced: the process that wrote it ended before, and the clock of the next one is behind.
+// TestPageAheadForEver has a page that was read and is never announced: the process that wrote it
+// ended before, and the clock of the next one is behind.
 func TestPageAheadForEver(t *testing.T) {
 	for name, tt := range map[string]struct {
 		announced mcs.Export
@@ -1334,8 +1347,9 @@ func TestPageAheadForEver(t *testing.T) {
 	}
 }
 
-// TestPageAheadOfSilentCluster has a page that was read and not announced, because its cluster cannot write any more. A backup that another user restores has
-// the page as the last record announces it: that is older, and no evidence.
+// TestPageAheadOfSilentCluster has a page that was read and not announced, because its cluster
+// cannot write any more. A backup that another user restores has the page as the last record
+// announces it: that is older, and no evidence.
 func TestPageAheadOfSilentCluster(t *testing.T) {
 	s := newStory(t)
 	s.publish(100, thePage, web(1))
@@ -1423,7 +1437,8 @@ func TestCountsAsMember(t *testing.T) {
 	}
 }
 
-// TestOneRecordEach has two records of one cluster, in different services: one counts, whichever was read first.
+// TestOneRecordEach has two records of one cluster, in different services: one counts, whichever
+// was read first.
 func TestOneRecordEach(t *testing.T) {
 	now := time.Now()
 	record := func(id, uid string, heartbeat int64) api.Instance {

@@ -37,7 +37,8 @@ func farewellOf(uid string, heartbeat int64) *format.Member {
 	return r
 }
 
-// TestClaim_IsHeldBack: pages that are found while the claim is young are not those of another process if its record announces other ones.
+// TestClaim_IsHeldBack: pages that are found while the claim is young are not those of another
+// process if its record announces other ones.
 func TestClaim_IsHeldBack(t *testing.T) {
 	found := pageState{digest: "earlier", generation: 7}
 	for name, tt := range map[string]struct {
@@ -66,8 +67,9 @@ func TestClaim_IsHeldBack(t *testing.T) {
 	}
 }
 
-// TestClaim_ReturnsAfterOwnLateWrite: a cluster gives way to a rival, and a late write of its own replaces the rival's record. If the rival writes none any
-// more, as one that another member has forged, the cluster claims the ID again.
+// TestClaim_ReturnsAfterOwnLateWrite: a cluster gives way to a rival, and a late write of its own
+// replaces the rival's record. If the rival writes none any more, as one that another member has
+// forged, the cluster claims the ID again.
 func TestClaim_ReturnsAfterOwnLateWrite(t *testing.T) {
 	c := testClaim()
 	now := claimBegan
@@ -116,8 +118,9 @@ func TestClaim_IsYoungAfterPause(t *testing.T) {
 	}
 }
 
-// TestClaim_IsYoungBesideLiveProcess: records of another process that are not later than the own one, because its clock is behind, keep the claim young as long
-// as they advance, and until their process is silent. Late reads do not.
+// TestClaim_IsYoungBesideLiveProcess: records of another process that are not later than the own
+// one, because its clock is behind, keep the claim young as long as they advance, and until their
+// process is silent. Late reads do not.
 func TestClaim_IsYoungBesideLiveProcess(t *testing.T) {
 	ours := claimRecord(cls1.UID, 0, 1000)
 	ours.Process = "2-own"
@@ -175,7 +178,8 @@ func TestClaim_WaitsForLateReads(t *testing.T) {
 	}
 }
 
-// TestClaim_WaitsForVanishedRecord: another writer removed a record. Its cluster, if it is alive, writes it again within the time after which it is stale.
+// TestClaim_WaitsForVanishedRecord: another writer removed a record. Its cluster, if it is alive,
+// writes it again within the time after which it is stale.
 func TestClaim_WaitsForVanishedRecord(t *testing.T) {
 	empty := claimRecord("other", 0, 1)
 	exporting := *empty
@@ -208,7 +212,8 @@ func TestClaim_WaitsForVanishedRecord(t *testing.T) {
 	}
 }
 
-// TestClaim plays what a process reads of the record with its cluster's ID. A step is one read; time passes between steps.
+// TestClaim plays what a process reads of the record with its cluster's ID. A step is one read;
+// time passes between steps.
 func TestClaim(t *testing.T) {
 	ours := claimRecord(cls1.UID, 0, 10)
 	ours.Process = "2-own"
@@ -264,7 +269,8 @@ func TestClaim(t *testing.T) {
 			{shown: claimRecord("other", time.Hour, 1), wantState: Acquiring, wantWrite: true},
 			{shown: claimRecord("other", time.Hour, 2), wantState: Acquiring, wantWrite: true},
 			{shown: ours, wantState: Held},
-			{shown: claimRecord("other", -time.Hour, 3), wantState: Held, wantWrite: true}, // its time of joining is no proof
+			// its time of joining is no proof
+			{shown: claimRecord("other", -time.Hour, 3), wantState: Held, wantWrite: true},
 			{shown: claimRecord("other", -time.Hour, 3), wantState: Held},
 		}},
 		"the earlier owner, live, after a restart": {setUp: []func(*claim){joined, earlierOwner}, steps: []step{
@@ -276,7 +282,8 @@ func TestClaim(t *testing.T) {
 			{after: time.Minute, shown: farewellOf("forger", 9), wantRival: "other"},
 			{after: 30 * time.Second, shown: farewellOf("other", 1), wantRival: "other"},
 			{after: 29 * time.Second, shown: farewellOf("forger", 10), wantRival: "other"},
-			{after: time.Second, shown: farewellOf("forger", 10), wantState: Acquiring, wantWrite: true}, // the cluster that had the ID is silent
+			// the cluster that had the ID is silent
+			{after: time.Second, shown: farewellOf("forger", 10), wantState: Acquiring, wantWrite: true},
 		}},
 		"a farewell of the cluster itself, after a forged record": {steps: []step{
 			{shown: claimRecord("other", -time.Hour, 2), wantRival: "other"},
@@ -312,7 +319,8 @@ func TestClaim(t *testing.T) {
 		"a clone that started earlier": {setUp: []func(*claim){joined}, steps: []step{
 			{shown: process("1-original", 9), wantState: Acquiring, wantWrite: true},
 			{shown: ours, wantState: Held},
-			{shown: process("1-original", 11), wantState: Held, wantWrite: true}, // it may be a late write
+			// it may be a late write
+			{shown: process("1-original", 11), wantState: Held, wantWrite: true},
 			{shown: process("1-original", 12), wantRival: cls1.UID},
 			{after: 100 * time.Second, shown: process("1-original", 13), wantRival: cls1.UID},
 			{after: rivalSilence - 1, shown: process("1-original", 13), wantRival: cls1.UID},
@@ -402,8 +410,8 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// TestClaim_IsFinalWithRareReads: with peer notifications a cluster may poll less often than the claim is young. It becomes final all the same, and
-// withdrawals that wait for that end.
+// TestClaim_IsFinalWithRareReads: with peer notifications a cluster may poll less often than the
+// claim is young. It becomes final all the same, and withdrawals that wait for that end.
 func TestClaim_IsFinalWithRareReads(t *testing.T) {
 	const interval = 30 * time.Second
 	c := newClaim(Config{HeartbeatInterval: 12 * time.Second, StaleAfter: 2 * time.Minute, PollInterval: time.Second, LongestPollInterval: interval})
@@ -423,7 +431,8 @@ func TestClaim_IsFinalWithRareReads(t *testing.T) {
 	}
 }
 
-// A cluster that claims its ID keeps the pages of its previous process. Pages whose record is gone may be those of another cluster.
+// A cluster that claims its ID keeps the pages of its previous process. Pages whose record is gone
+// may be those of another cluster.
 func TestPrepareClaim(t *testing.T) {
 	own := format.Member{ClusterID: "cls1", UID: "uid-1", Key: signerOf("uid-1").Key()}
 	left, other := own, own
@@ -455,8 +464,8 @@ func TestPrepareClaim(t *testing.T) {
 	}
 }
 
-// A member whose record is overwritten reads its pages soon, and writes its record at the rate of ObserveMembers. A cluster that has not shown yet that the
-// ID is its own does both at once.
+// A member whose record is overwritten reads its pages soon, and writes its record at the rate of
+// ObserveMembers. A cluster that has not shown yet that the ID is its own does both at once.
 func TestAnswerRival(t *testing.T) {
 	for name, tt := range map[string]struct {
 		claim               ClaimState

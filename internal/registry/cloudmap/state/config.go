@@ -22,27 +22,33 @@ type Config struct {
 	// ReadOnly is set if nothing is written to the registry.
 	ReadOnly                                    bool
 	PollInterval, HeartbeatInterval, StaleAfter time.Duration
-	// LongestPollInterval is the time between two polls while peer notifications from every other cluster arrive.
+	// LongestPollInterval is the time between two polls while peer notifications from every other
+	// cluster arrive.
 	LongestPollInterval time.Duration
 	Intervals           Intervals
 	// Signer signs the own records; nil if ReadOnly. Keyring has the keys of the other clusters.
 	Signer  *trust.Signer
 	Keyring *trust.Keyring
-	// Ledger has the budgets of the other clusters; nil has no limits. Wanted reports whether the exports of a namespace are used; nil is all of them.
+	// Ledger has the budgets of the other clusters; nil has no limits. Wanted reports whether the
+	// exports of a namespace are used; nil is all of them.
 	Ledger *budget.Ledger
 	Wanted func(namespace string) bool
-	// UsedNamespaces returns the namespaces for which Wanted is true; ok is false if they are not known. nil is all namespaces.
+	// UsedNamespaces returns the namespaces for which Wanted is true; ok is false if they are not
+	// known. nil is all namespaces.
 	UsedNamespaces func() (namespaces []string, ok bool)
-	// Process is the Process of the own record. Joined is the time at which the cluster joined under this identity, zero if it never did.
+	// Process is the Process of the own record. Joined is the time at which the cluster joined
+	// under this identity, zero if it never did.
 	Process string
 	Joined  time.Time
-	// AwaitsAll is set if SetPublishedAll is called: pages of a previous process are not announced before that.
+	// AwaitsAll is set if SetPublishedAll is called: pages of a previous process are not announced
+	// before that.
 	AwaitsAll bool
 	// AllowsContact reports whether peer notifications may be sent to an address.
 	AllowsContact func(netip.Addr) bool
 	// InstancesPerNamespace is the quota of the account that owns the control namespace.
 	InstancesPerNamespace int
-	// Observed is called for each export of another cluster that a read has changed, with the lock of the state; nil is none.
+	// Observed is called for each export of another cluster that a read has changed, with the lock
+	// of the state; nil is none.
 	Observed func(mcs.Export)
 	// WallClock returns the time that other clusters' clocks are compared with.
 	WallClock func() time.Time
@@ -61,17 +67,19 @@ type Intervals struct {
 	Confirm time.Duration
 	// Adopt is the time after which an unreadable page of the previous process is rebuilt.
 	Adopt time.Duration
-	// Audit is the time between two reads of all own pages. A read takes one request. The interval bounds how long a page is missing that
-	// another writer removed or changed.
+	// Audit is the time between two reads of all own pages. A read takes one request. The interval
+	// bounds how long a page is missing that another writer removed or changed.
 	Audit time.Duration
 	// Settle is the maximum delay until reads show a write.
 	Settle time.Duration
 	// Retry is the pause after the first failed write, and MaxRetry the longest pause.
 	Retry, MaxRetry time.Duration
-	// AdoptionGracePeriod is the time after a start during which a page without a record is not announced, and an instance is kept although
-	// its service was neither published nor withdrawn. A controller that starts, perhaps as the successor of the legacy controller, needs
-	// this time to reconcile all its exports.
+	// AdoptionGracePeriod is the time after a start during which a page without a record is not
+	// announced, and an instance is kept although its service was neither published nor withdrawn.
+	// A controller that starts, perhaps as the successor of the legacy controller, needs this time
+	// to reconcile all its exports.
 	AdoptionGracePeriod time.Duration
-	// HealthSettle is the time after which this cluster sees every change of health that another cluster has decided on before it read that this cluster is back.
+	// HealthSettle is the time after which this cluster sees every change of health that another
+	// cluster has decided on before it read that this cluster is back.
 	HealthSettle time.Duration
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// catalogRoom is how many instances a catalog may have. A Cloud Map service holds 1,000, and a read that returns 1,000 may not be all.
-// The instances hold some two million typical endpoints.
+// catalogRoom is how many instances a catalog may have. A Cloud Map service holds 1,000, and a read
+// that returns 1,000 may not be all. The instances hold some two million typical endpoints.
 const catalogRoom = 960
 
 // PageWrite is a page to be written. Without instances it is to be removed.
@@ -56,7 +56,8 @@ func (w PageWrite) AddedParts() []api.Instance { return w.Instances[w.before:] }
 // OverwrittenParts returns the parts that the page has already.
 func (w PageWrite) OverwrittenParts() []api.Instance { return w.Instances[:w.before] }
 
-// pageDraft is a page write in the making. Exports are left out of it until the page can be encoded and the catalog has room for it.
+// pageDraft is a page write in the making. Exports are left out of it until the page can be encoded
+// and the catalog has room for it.
 type pageDraft struct {
 	PageWrite
 	identity   mcs.Identity
@@ -106,8 +107,9 @@ func EncodePage(identity mcs.Identity, signer *trust.Signer, page int, generatio
 	return w, err
 }
 
-// writesOf returns how many of the instances of the page are those of a namespace, by the number of its exports and endpoints, at least one: a user who fills
-// a page does not make the changes of its other exports expensive for their namespaces.
+// writesOf returns how many of the instances of the page are those of a namespace, by the number of
+// its exports and endpoints, at least one: a user who fills a page does not make the changes of its
+// other exports expensive for their namespaces.
 func (d *pageDraft) writesOf(namespace string) int {
 	own, all := 0, 0
 	for key, exp := range d.exports {
@@ -123,13 +125,15 @@ func (d *pageDraft) writesOf(namespace string) int {
 	return max(1, len(d.Instances)*own/max(1, all))
 }
 
-// sizedKey is an export with the number of bytes by which it is larger than the version in the store.
+// sizedKey is an export with the number of bytes by which it is larger than the version in the
+// store.
 type sizedKey struct {
 	key    mcs.Key
 	growth int
 }
 
-// largestChange returns the export that grows the most compared with the store; ok is false if none grows.
+// largestChange returns the export that grows the most compared with the store; ok is false if none
+// grows.
 func (d *pageDraft) largestChange() (largest sizedKey, ok bool) {
 	if d.changes == nil {
 		d.changes = d.sizeChanges()
@@ -140,8 +144,8 @@ func (d *pageDraft) largestChange() (largest sizedKey, ok bool) {
 	return d.changes[0], true
 }
 
-// sizeChanges returns the exports that are larger than their versions in the store, the one that grows the most first. To leave out one that
-// shrinks would make no room.
+// sizeChanges returns the exports that are larger than their versions in the store, the one that
+// grows the most first. To leave out one that shrinks would make no room.
 func (d *pageDraft) sizeChanges() []sizedKey {
 	changes := []sizedKey{}
 	for key, exp := range d.exports {
@@ -163,7 +167,8 @@ func (d *pageDraft) sizeChanges() []sizedKey {
 	return changes
 }
 
-// encodedSize returns the size of an export when encoded. One that cannot be encoded, which Publish refuses (record.Check), is the largest.
+// encodedSize returns the size of an export when encoded. One that cannot be encoded, which Publish
+// refuses (record.Check), is the largest.
 func encodedSize(exp mcs.Export) int {
 	data, err := record.Encode([]mcs.Export{exp})
 	if err != nil {
@@ -185,7 +190,8 @@ func refusal(key mcs.Key, reason string) error {
 	return &registry.InvalidExportError{Key: key, Reason: reason}
 }
 
-// fitDrafts leaves the largest changes out of the drafts until each page can be encoded and there is room for all.
+// fitDrafts leaves the largest changes out of the drafts until each page can be encoded and there
+// is room for all.
 func fitDrafts(drafts []*pageDraft, room int) {
 	for _, d := range drafts {
 		for d.err != nil {
@@ -206,7 +212,8 @@ func fitDrafts(drafts []*pageDraft, room int) {
 	}
 }
 
-// largestGrowing returns the draft with the largest change among those that need more instances, nil if there is none.
+// largestGrowing returns the draft with the largest change among those that need more instances,
+// nil if there is none.
 func largestGrowing(drafts []*pageDraft) (found *pageDraft) {
 	most := 0
 	for _, d := range drafts {

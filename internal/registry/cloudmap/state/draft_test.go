@@ -14,7 +14,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
-// TestFullCatalogRefusesLargestExport drafts more than a catalog has room for: the largest exports are left out, all others are written.
+// TestFullCatalogRefusesLargestExport drafts more than a catalog has room for: the largest exports
+// are left out, all others are written.
 func TestFullCatalogRefusesLargestExport(t *testing.T) {
 	o, now := testOutbox(), time.UnixMilli(1000)
 	for i := range o.pages {
@@ -122,8 +123,8 @@ func withNoise(exp mcs.Export, bytes int) *mcs.Export {
 	return &exp
 }
 
-// TestNamespaceShareOfPage: a tenant publishes 19 exports that fill a page. Those that do not fit its share are refused, and exports of other namespaces
-// are written, larger ones too.
+// TestNamespaceShareOfPage: a tenant publishes 19 exports that fill a page. Those that do not fit
+// its share are refused, and exports of other namespaces are written, larger ones too.
 func TestNamespaceShareOfPage(t *testing.T) {
 	const page = 7
 	o, now := testOutbox(), time.UnixMilli(1000)
@@ -175,7 +176,8 @@ func TestNamespaceShareOfPage(t *testing.T) {
 	}
 }
 
-// TestNamespaceShareOfCatalog: a namespace with exports on all pages uses a quarter of the catalog at most.
+// TestNamespaceShareOfCatalog: a namespace with exports on all pages uses a quarter of the catalog
+// at most.
 func TestNamespaceShareOfCatalog(t *testing.T) {
 	o, now := testOutbox(), time.UnixMilli(1000)
 	for page := range o.pages {
@@ -204,7 +206,8 @@ func TestNamespaceShareOfCatalog(t *testing.T) {
 	}
 }
 
-// TestFullPageRefusesLargestExport drafts a page of more than 256 instances: the largest export is left out.
+// TestFullPageRefusesLargestExport drafts a page of more than 256 instances: the largest export is
+// left out.
 func TestFullPageRefusesLargestExport(t *testing.T) {
 	exports := spreadOverNamespaces(6)
 	page, now := format.PageOf(exports[0].Key), time.UnixMilli(1000)
@@ -226,8 +229,8 @@ func TestFullPageRefusesLargestExport(t *testing.T) {
 	}
 }
 
-// TestFullPageKeepsShrinkingExport drafts a page that is full with a large export that shrinks and a new one that needs more room than that: the
-// new one is left out, although the other is larger.
+// TestFullPageKeepsShrinkingExport drafts a page that is full with a large export that shrinks and
+// a new one that needs more room than that: the new one is left out, although the other is larger.
 func TestFullPageKeepsShrinkingExport(t *testing.T) {
 	exports := spreadOverNamespaces(5)
 	page, now := format.PageOf(exports[0].Key), time.UnixMilli(1000)

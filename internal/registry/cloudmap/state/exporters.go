@@ -7,8 +7,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// exporters has the catalogs, sorted by cluster, whose pages have an export of a key or name one that is ignored. Without it a lookup searches the maps of all
-// catalogs: most of its time with 1,000 clusters. setPage keeps it.
+// exporters has the catalogs, sorted by cluster, whose pages have an export of a key or name one
+// that is ignored. Without it a lookup searches the maps of all catalogs: most of its time with
+// 1,000 clusters. setPage keeps it.
 type exporters map[mcs.Key][]*catalog
 
 func (e exporters) find(key mcs.Key, c *catalog) (at int, found bool) {

@@ -50,7 +50,8 @@ var cls1 = mcs.Identity{ClusterID: "cls1", ClusterSetID: "set1", UID: "uid-1"}
 
 var webKey, webExport, noise = cloudmaptest.WebKey, cloudmaptest.WebExport, cloudmaptest.Noise
 
-// bulky is an export that needs some 14 instances, with n endpoints, in one of eight namespaces. No user can write as many annotations.
+// bulky is an export that needs some 14 instances, with n endpoints, in one of eight namespaces. No
+// user can write as many annotations.
 func bulky(i, n int) mcs.Export {
 	exp := webExport("cls1", i, n)
 	exp.Key.Namespace = fmt.Sprint("ns-", i%8)

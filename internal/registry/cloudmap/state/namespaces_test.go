@@ -9,7 +9,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
-// TestNeedsRead_SkipsUnusedNamespaces checks that a changed page is read if it has or had exports of a namespace that is used, or may have, and not otherwise.
+// TestNeedsRead_SkipsUnusedNamespaces checks that a changed page is read if it has or had exports
+// of a namespace that is used, or may have, and not otherwise.
 func TestNeedsRead_SkipsUnusedNamespaces(t *testing.T) {
 	of := func(namespace string) format.Namespaces {
 		key := mcs.Key{Namespace: namespace, Name: "web"}
@@ -53,8 +54,9 @@ func TestNeedsRead_SkipsUnusedNamespaces(t *testing.T) {
 	}
 }
 
-// TestLookup_OfSkippedPage checks that a cluster is unknown for the services of a namespace that a skipped page may have, because the namespace may be used since a
-// moment ago, and known for all others; and that the page is read once the namespace is used.
+// TestLookup_OfSkippedPage checks that a cluster is unknown for the services of a namespace that a
+// skipped page may have, because the namespace may be used since a moment ago, and known for all
+// others; and that the page is read once the namespace is used.
 func TestLookup_OfSkippedPage(t *testing.T) {
 	gained, other := webKey(0), mcs.Key{}
 	for i := 0; format.PageOf(other) != format.PageOf(gained); i++ {
@@ -85,7 +87,8 @@ func TestLookup_OfSkippedPage(t *testing.T) {
 	}
 }
 
-// TestAddress checks which clusters are notified of a change: those that report to import a service with other endpoints, and all of any other change.
+// TestAddress checks which clusters are notified of a change: those that report to import a service
+// with other endpoints, and all of any other change.
 func TestAddress(t *testing.T) {
 	now := time.Now()
 	web, more := webExport("cls1", 0, 2), webExport("cls1", 0, 3)

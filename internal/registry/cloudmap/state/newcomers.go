@@ -1,14 +1,17 @@
 package state
 
-// A poll reads the catalogs of at most firstNewcomers unknown clusters. Any member can write records of clusters that do not exist: 1,000 fit into service
-// members. If each of them has proved its key, it reads twice as many at once, up to maxNewcomers, and so on: a controller that starts without keys
-// knows 1,000 clusters after 11 rounds, in one poll or two. A proof needs a catalog, of which AWS lets an account create five a second.
+// A poll reads the catalogs of at most firstNewcomers unknown clusters. Any member can write
+// records of clusters that do not exist: 1,000 fit into service members. If each of them has proved
+// its key, it reads twice as many at once, up to maxNewcomers, and so on: a controller that starts
+// without keys knows 1,000 clusters after 11 rounds, in one poll or two. A proof needs a catalog,
+// of which AWS lets an account create five a second.
 const (
 	firstNewcomers = 8
 	maxNewcomers   = 128
 )
 
-// newcomers limits the catalogs of unknown clusters that are read in a round. The zero value is that of the first round.
+// newcomers limits the catalogs of unknown clusters that are read in a round. The zero value is
+// that of the first round.
 type newcomers struct {
 	limit int
 	// asked are the clusters whose catalogs the last round has read.

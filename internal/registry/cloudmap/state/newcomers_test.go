@@ -43,7 +43,8 @@ func TestNewcomers(t *testing.T) {
 	}
 }
 
-// TestReads_ManyNewcomers: a controller that knows no keys reads the catalogs of many clusters in one poll, and few catalogs of clusters that do not exist.
+// TestReads_ManyNewcomers: a controller that knows no keys reads the catalogs of many clusters in
+// one poll, and few catalogs of clusters that do not exist.
 func TestReads_ManyNewcomers(t *testing.T) {
 	others := newOtherClusters(t, 60)
 	for name, tt := range map[string]struct {

@@ -8,8 +8,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// news are the changes of the own pages since the last record. They decide which clusters are notified of the next one: if only endpoints have changed, those that
-// report that they import the exports. The others read the record at their next poll.
+// news are the changes of the own pages since the last record. They decide which clusters are
+// notified of the next one: if only endpoints have changed, those that report that they import the
+// exports. The others read the record at their next poll.
 type news struct {
 	// isForAll is set if another change is among them.
 	isForAll bool
@@ -19,10 +20,12 @@ type news struct {
 	added map[mcs.Key]time.Time
 }
 
-// maxNewsKeys bounds the exports that are compared with the reports of all clusters: 32 of them and 1,000 reports take some milliseconds.
+// maxNewsKeys bounds the exports that are compared with the reports of all clusters: 32 of them and
+// 1,000 reports take some milliseconds.
 const maxNewsKeys = 32
 
-// observe adds a write of a page: its exports before and after it. Until reportedAfter has passed, an importer may not have reported an export.
+// observe adds a write of a page: its exports before and after it. Until reportedAfter has passed,
+// an importer may not have reported an export.
 func (n *news) observe(now time.Time, before, after map[mcs.Key]mcs.Export, reportedAfter time.Duration) {
 	if n.endpoints == nil {
 		n.endpoints, n.added = map[mcs.Key]struct{}{}, map[mcs.Key]time.Time{}
@@ -51,7 +54,8 @@ func (n *news) observe(now time.Time, before, after map[mcs.Key]mcs.Export, repo
 	}
 }
 
-// take returns the exports of which only endpoints have changed, none if all clusters are notified, and begins anew.
+// take returns the exports of which only endpoints have changed, none if all clusters are notified,
+// and begins anew.
 func (n *news) take() (endpoints []mcs.Key) {
 	if !n.isForAll && len(n.endpoints) <= maxNewsKeys {
 		endpoints = slices.Collect(maps.Keys(n.endpoints))
@@ -61,7 +65,8 @@ func (n *news) take() (endpoints []mcs.Key) {
 	return endpoints
 }
 
-// address decides which clusters are notified of the own record with a generation, which follows the one before. The caller holds s.mu.
+// address decides which clusters are notified of the own record with a generation, which follows
+// the one before. The caller holds s.mu.
 func (s *Writes) address(before, generation int64) {
 	endpoints := s.outbox.news.take()
 	entries := mcs.ImportEntries(s.cfg.Identity.ClusterID, endpoints)

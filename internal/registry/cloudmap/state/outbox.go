@@ -15,28 +15,35 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// outbox has the desired and the written state of this cluster's pages. Pages are adopted from the previous process before they are
-// written, so that an export which the starting controller has not published yet is not lost.
+// outbox has the desired and the written state of this cluster's pages. Pages are adopted from the
+// previous process before they are written, so that an export which the starting controller has not
+// published yet is not lost.
 type outbox struct {
 	identity mcs.Identity
 	signer   *trust.Signer
 	pages    [format.PageCount]ownPage
-	// retryAt is the time from which the next page that has failed several times may be written again.
+	// retryAt is the time from which the next page that has failed several times may be written
+	// again.
 	retryAt time.Time
-	// generation is the last generation that was used, written the last one of a completely written page.
+	// generation is the last generation that was used, written the last one of a completely written
+	// page.
 	generation, written int64
 	// latest is the last plausible generation of another author, 0 if there is no limit.
 	latest int64
-	// orphanedPages is set if this cluster claimed its ID when the registry had pages of a previous process but no record. No record announces
-	// them: the previous process could not remove them when it left, or another user has deleted its record, so that other clusters know them.
+	// orphanedPages is set if this cluster claimed its ID when the registry had pages of a previous
+	// process but no record. No record announces them: the previous process could not remove them
+	// when it left, or another user has deleted its record, so that other clusters know them.
 	orphanedPages bool
-	// isSuccessor is set from the claim of the ID until all pages are adopted, if another process has written pages under this ID or other clusters know
-	// exports of this process: Cloud Map may have earlier versions of the pages, or lack some. A page is not announced before it has all desired exports,
-	// and readers keep the version that they know.
+	// isSuccessor is set from the claim of the ID until all pages are adopted, if another process
+	// has written pages under this ID or other clusters know exports of this process: Cloud Map may
+	// have earlier versions of the pages, or lack some. A page is not announced before it has all
+	// desired exports, and readers keep the version that they know.
 	isSuccessor bool
-	// awaitsAll is set if the caller calls PublishedAll, hasAll after it did: all other exports that this process finds are withdrawn.
+	// awaitsAll is set if the caller calls PublishedAll, hasAll after it did: all other exports
+	// that this process finds are withdrawn.
 	awaitsAll, hasAll bool
-	// keepWithdrawn is set for a while after the claim of the ID: no export is withdrawn, because another process may hold the ID.
+	// keepWithdrawn is set for a while after the claim of the ID: no export is withdrawn, because
+	// another process may hold the ID.
 	keepWithdrawn bool
 	news          news
 	// reportedAfter is the time after which an importer has reported an export.
@@ -55,9 +62,11 @@ type ownPage struct {
 	changed map[string]struct{}
 
 	adopted bool
-	// isHeldBack is set while a page is found that is not adopted yet, because another process may have a later one.
+	// isHeldBack is set while a page is found that is not adopted yet, because another process may
+	// have a later one.
 	isHeldBack bool
-	// settled is set if this process has decided about each key of exports that it was asked for, and exports is not only what it has found.
+	// settled is set if this process has decided about each key of exports that it was asked for,
+	// and exports is not only what it has found.
 	settled bool
 	// isFinal is set if the page was compared with all desired exports after hasAll was set.
 	isFinal bool
@@ -71,24 +80,31 @@ type ownPage struct {
 	parts, stored int
 	// tooLarge are the exports that do not fit, with the error for their users.
 	tooLarge map[mcs.Key]error
-	// sizes are the sizes of the namespaces in the page with digest sizedAs; nil until they are needed.
+	// sizes are the sizes of the namespaces in the page with digest sizedAs; nil until they are
+	// needed.
 	sizes   namespaceSizes
 	sizedAs string
-	// problem is the reason why the page could not be written. A page that AWS refuses is written again at retryAt, independently of the others.
+	// problem is the reason why the page could not be written. A page that AWS refuses is written
+	// again at retryAt, independently of the others.
 	problem error
 	retry
-	// operations are the operations that wrote the page, until the registry has shown it. undone is the reason why earlier ones failed.
+	// operations are the operations that wrote the page, until the registry has shown it. undone is
+	// the reason why earlier ones failed.
 	operations []string
 	undone     error
-	// unshown is the time since which the registry shows another page, zero while it shows this one.
+	// unshown is the time since which the registry shows another page, zero while it shows this
+	// one.
 	unshown time.Time
 
-	// writing is the generation of the write that is in progress since began, 0 without one. Only one write of a page is in progress.
+	// writing is the generation of the write that is in progress since began, 0 without one. Only
+	// one write of a page is in progress.
 	writing int64
 	began   time.Time
-	// superseded is set if the page was disowned or lost since the write began: the store may have any of its parts.
+	// superseded is set if the page was disowned or lost since the write began: the store may have
+	// any of its parts.
 	superseded bool
-	// trimming are the parts that are being removed. blocked is set if the page needs them again, and waits for the removal.
+	// trimming are the parts that are being removed. blocked is set if the page needs them again,
+	// and waits for the removal.
 	trimming *ExcessParts
 	blocked  bool
 	// trims is the retry of a failed removal of parts.
@@ -100,21 +116,23 @@ func (p *ownPage) renewed() ownPage {
 	return ownPage{want: p.want, changed: p.changed, writing: p.writing, began: p.began, superseded: p.writing != 0, trimming: p.trimming}
 }
 
-// isWaiting reports whether the page has to be written, or compared with the desired exports, and no request for it is in progress.
+// isWaiting reports whether the page has to be written, or compared with the desired exports, and
+// no request for it is in progress.
 func (p *ownPage) isWaiting() bool {
 	return p.adopted && p.writing == 0 && !p.blocked && (p.dirty || p.torn)
 }
 
-// The changes of a namespace may cause 10 writes a second, a fifth of what AWS allows an account, after a burst of 300: all 64 pages four times. The pages of
-// 3,000 exports that change at once are written within 7 s more.
+// The changes of a namespace may cause 10 writes a second, a fifth of what AWS allows an account,
+// after a burst of 300: all 64 pages four times. The pages of 3,000 exports that change at once are
+// written within 7 s more.
 const (
 	namespaceWrites = 10
 	namespaceBurst  = 300
 )
 
 const (
-	// eagerWrites is the number of failures after which a page takes turns with other failing pages: one of them is written every retrySpacing,
-	// ten a minute.
+	// eagerWrites is the number of failures after which a page takes turns with other failing
+	// pages: one of them is written every retrySpacing, ten a minute.
 	eagerWrites  = 3
 	retrySpacing = 6 * time.Second
 )
@@ -130,7 +148,8 @@ func (o *outbox) dueAt(p *ownPage) time.Time {
 	return p.retryAt
 }
 
-// pacedAt returns when one of the namespaces that have changed a page may write. The changes of the others are written with it.
+// pacedAt returns when one of the namespaces that have changed a page may write. The changes of the
+// others are written with it.
 func (o *outbox) pacedAt(p *ownPage) (at time.Time) {
 	isFirst := true
 	for namespace := range p.changed {
@@ -141,7 +160,8 @@ func (o *outbox) pacedAt(p *ownPage) (at time.Time) {
 	return at
 }
 
-// recover makes all failing pages due now, because one of them was written. Pages that AWS refuses for their content keep their time.
+// recover makes all failing pages due now, because one of them was written. Pages that AWS refuses
+// for their content keep their time.
 func (o *outbox) recover() {
 	o.retryAt = time.Time{}
 	for i := range o.pages {
@@ -192,8 +212,8 @@ func (o *outbox) adopt(page int, shown *pageState) {
 	o.raise(shown.generation, shown.author)
 }
 
-// raise makes the next generations later than one in the registry. A generation of another author counts only if it is plausible: any member can write
-// the highest one.
+// raise makes the next generations later than one in the registry. A generation of another author
+// counts only if it is plausible: any member can write the highest one.
 func (o *outbox) raise(generation int64, by format.Author) {
 	if o.latest > 0 && by.Key != o.signer.Key() {
 		generation = min(generation, o.latest)
@@ -206,7 +226,8 @@ func (o *outbox) author() format.Author {
 	return format.Author{ClusterSetID: o.identity.ClusterSetID, ClusterID: o.identity.ClusterID, UID: o.identity.UID, Key: o.signer.Key()}
 }
 
-// setKeepWithdrawn sets whether withdrawn exports are kept. When they no longer are, their pages have to be written.
+// setKeepWithdrawn sets whether withdrawn exports are kept. When they no longer are, their pages
+// have to be written.
 func (o *outbox) setKeepWithdrawn(keep bool) {
 	if o.keepWithdrawn && !keep {
 		for i := range o.pages {
@@ -219,8 +240,9 @@ func (o *outbox) setKeepWithdrawn(keep bool) {
 	o.keepWithdrawn = keep
 }
 
-// abandon gives up a page of the previous process that cannot be read as it was announced: it is written anew, with the exports that are
-// known. Until then it stays announced, because without a digest it would count as removed.
+// abandon gives up a page of the previous process that cannot be read as it was announced: it is
+// written anew, with the exports that are known. Until then it stays announced, because without a
+// digest it would count as removed.
 func (o *outbox) abandon(page int, shown *pageState, announced format.Member) {
 	p := &o.pages[page]
 	exports := shown.earlier
@@ -250,8 +272,9 @@ func (o *outbox) rewrite() {
 	}
 }
 
-// pending returns the number of pages that have to be compared with the desired exports (dirty) and written (torn), and the time at which a page that
-// could not be written is due again, zero if there is none. Pages that are being written do not count.
+// pending returns the number of pages that have to be compared with the desired exports (dirty) and
+// written (torn), and the time at which a page that could not be written is due again, zero if
+// there is none. Pages that are being written do not count.
 func (o *outbox) pending(now time.Time) (dirty, torn int, again time.Time) {
 	for i := range o.pages {
 		switch p := &o.pages[i]; {
@@ -282,7 +305,8 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
-// isWriting reports whether pages are being written, and returns when the last of these writes began.
+// isWriting reports whether pages are being written, and returns when the last of these writes
+// began.
 func (o *outbox) isWriting() (began time.Time, writing bool) {
 	for i := range o.pages {
 		if p := &o.pages[i]; p.writing != 0 {
@@ -295,7 +319,8 @@ func (o *outbox) isWriting() (began time.Time, writing bool) {
 	return began, writing
 }
 
-// nextGeneration returns a generation that is later than all previous ones, also after a restart: the time in milliseconds, if that is later.
+// nextGeneration returns a generation that is later than all previous ones, also after a restart:
+// the time in milliseconds, if that is later.
 func (o *outbox) nextGeneration(now time.Time) int64 {
 	o.generation = max(o.generation+1, now.UnixMilli())
 	return o.generation
@@ -340,14 +365,16 @@ func (o *outbox) isUndecided(p *ownPage) bool {
 	return o.isSuccessor && p.isRebuilt || o.orphanedPages && !p.decided()
 }
 
-// mayExist reports whether the store may have a page that is announced as none: its write is in progress or had no answer. Other clusters may have read it, and
-// must not take a later record for its removal.
+// mayExist reports whether the store may have a page that is announced as none: its write is in
+// progress or had no answer. Other clusters may have read it, and must not take a later record for
+// its removal.
 func (p *ownPage) mayExist() bool {
 	isUnanswered := p.torn && p.problem != nil && api.IsRetryable(p.problem)
 	return p.adopted && p.digest == "" && p.stored > 0 && (p.writing != 0 || isUnanswered)
 }
 
-// complete records that all exports of this cluster have been published: others that this process finds were withdrawn while no process ran.
+// complete records that all exports of this cluster have been published: others that this process
+// finds were withdrawn while no process ran.
 func (o *outbox) complete() {
 	o.hasAll = true
 	for i := range o.pages {
@@ -365,7 +392,8 @@ func (o *outbox) isFinal() bool {
 	return true
 }
 
-// decided reports whether the page has exactly the desired exports, and no export that was only found.
+// decided reports whether the page has exactly the desired exports, and no export that was only
+// found.
 func (p *ownPage) decided() bool {
 	for key := range p.exports {
 		if _, asked := p.want[key]; !asked {
@@ -375,10 +403,12 @@ func (p *ownPage) decided() bool {
 	return p.settled
 }
 
-// batch returns the writes that are due, and the pages whose problem has changed. wall is the time for generations.
+// batch returns the writes that are due, and the pages whose problem has changed. wall is the time
+// for generations.
 //
-// Exports that do not fit, because their page or the catalog is full, are left out, the largest first; the store keeps their previous
-// versions. A page that still cannot be encoded stays as it is.
+// Exports that do not fit, because their page or the catalog is full, are left out, the largest
+// first; the store keeps their previous versions. A page that still cannot be encoded stays as it
+// is.
 func (o *outbox) batch(now, wall time.Time) (writes []PageWrite, problems []int) {
 	generation := max(o.generation+1, wall.UnixMilli())
 	drafts := o.drafts(now, generation)
@@ -392,7 +422,8 @@ func (o *outbox) batch(now, wall time.Time) (writes []PageWrite, problems []int)
 		p.tooLarge = d.tooLarge
 		switch {
 		case d.err != nil: // an earlier problem is one until this write has ended
-			p.problem, p.settled, p.isFinal = d.err, true, o.hasAll // what cannot be replaced counts
+			// what cannot be replaced counts
+			p.problem, p.settled, p.isFinal = d.err, true, o.hasAll
 			p.retryAt = now.Add(maxRetry)
 		case !p.torn && sameExports(d.exports, p.exports):
 			p.problem, p.settled, p.isFinal = nil, true, p.isFinal || d.isFinal
@@ -429,7 +460,8 @@ func (o *outbox) drafts(now time.Time, generation int64) (drafts []*pageDraft) {
 	return drafts
 }
 
-// startWrite records that w is being written, and returns it with the state of the page that the writer needs.
+// startWrite records that w is being written, and returns it with the state of the page that the
+// writer needs.
 func (p *ownPage) startWrite(now time.Time, w PageWrite) PageWrite {
 	w.before, w.previous = min(p.parts, len(w.Instances)), p.exports
 	if p.torn && p.problem == nil {
@@ -440,7 +472,8 @@ func (p *ownPage) startWrite(now time.Time, w PageWrite) PageWrite {
 	return w
 }
 
-// roomBeside returns the number of instances that the catalog has room for besides the pages that are not drafted.
+// roomBeside returns the number of instances that the catalog has room for besides the pages that
+// are not drafted.
 func (o *outbox) roomBeside(drafts []*pageDraft) int {
 	room := catalogRoom - o.instances()
 	for _, d := range drafts {
@@ -459,7 +492,8 @@ func (o *outbox) desired(page int) map[mcs.Key]mcs.Export {
 		case !o.isWithdrawn(p, key):
 			exports[key] = exp
 		case o.keepWithdrawn:
-			exports[key] = record.Undecided(key, o.identity.ClusterID) // what was found may be an earlier version
+			// what was found may be an earlier version
+			exports[key] = record.Undecided(key, o.identity.ClusterID)
 		}
 	}
 	for key, exp := range p.want {
@@ -480,7 +514,8 @@ func sameExports(a, b map[mcs.Key]mcs.Export) bool {
 	return maps.EqualFunc(a, b, mcs.Export.Equal)
 }
 
-// finish records that the write w has ended. It reports whether the result counts: otherwise the page is written again.
+// finish records that the write w has ended. It reports whether the result counts: otherwise the
+// page is written again.
 func (o *outbox) finish(w PageWrite) bool {
 	p := &o.pages[w.page]
 	superseded := p.superseded
@@ -547,7 +582,8 @@ func (l ExcessParts) IDs() (ids []string) {
 // trim records that the parts are being removed.
 func (o *outbox) trim(l ExcessParts) { o.pages[l.Page].trimming = &l }
 
-// trimmed records that the removal of the parts has ended. If they are gone, exports that did not fit are tried again.
+// trimmed records that the removal of the parts has ended. If they are gone, exports that did not
+// fit are tried again.
 func (o *outbox) trimmed(l ExcessParts, gone bool) {
 	p := &o.pages[l.Page]
 	p.trimming, p.blocked = nil, false
@@ -562,8 +598,9 @@ func (o *outbox) trimmed(l ExcessParts, gone bool) {
 	}
 }
 
-// confirm compares the pages with those in the registry, and records the parts that the store was seen to have. It returns the pages to write again:
-// those that the registry has not shown for longer than patience, although it was read since.
+// confirm compares the pages with those in the registry, and records the parts that the store was
+// seen to have. It returns the pages to write again: those that the registry has not shown for
+// longer than patience, although it was read since.
 func (o *outbox) confirm(now time.Time, shown *catalog, patience time.Duration) (overdue []int) {
 	for i := range o.pages {
 		p := &o.pages[i]
@@ -618,8 +655,9 @@ func (p *ownPage) dropWithdrawals() {
 var errPageGone = errors.New("the registry does not have this export any more: another client has deleted its page. The controller writes it again within a " +
 	"minute, and the imports of the other clusters stay")
 
-// publication returns the status of the export of key, given the catalog that the registry shows. Other clusters do not see a page that is not
-// announced, and those that start do not see one that was lost.
+// publication returns the status of the export of key, given the catalog that the registry shows.
+// Other clusters do not see a page that is not announced, and those that start do not see one that
+// was lost.
 func (o *outbox) publication(key mcs.Key, shown *catalog) registry.PublishStatus {
 	p, page := &o.pages[format.PageOf(key)], &shown.pages[format.PageOf(key)]
 	want, asked := p.want[key]

@@ -108,7 +108,8 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// TestProblemLasts has a page that is refused, and tried again: until that has ended the user gets why it is not published.
+// TestProblemLasts has a page that is refused, and tried again: until that has ended the user gets
+// why it is not published.
 func TestProblemLasts(t *testing.T) {
 	o, exp, now := testOutbox(), webExport("cls1", 0, 1), time.UnixMilli(5000)
 	page := format.PageOf(exp.Key)
@@ -136,7 +137,8 @@ func TestProblemLasts(t *testing.T) {
 	}
 }
 
-// TestAnnouncement_OfNewPage writes a page that does not exist. While the store may have it, it is not announced as none.
+// TestAnnouncement_OfNewPage writes a page that does not exist. While the store may have it, it is
+// not announced as none.
 func TestAnnouncement_OfNewPage(t *testing.T) {
 	exp, now := webExport("cls1", 0, 1), time.UnixMilli(5000)
 	page := format.PageOf(exp.Key)
@@ -313,7 +315,8 @@ func TestAnnouncement(t *testing.T) {
 		announced     string
 		wants         *mcs.Export
 		orphanedPages bool
-		// adopted pages are those of who holds the ID; batched says that what is wanted was looked at.
+		// adopted pages are those of who holds the ID; batched says that what is wanted was looked
+		// at.
 		adopted, batched bool
 		// heldBack is set for a page that must not be adopted yet.
 		heldBack bool
@@ -358,7 +361,8 @@ func TestAnnouncement(t *testing.T) {
 	}
 }
 
-// TestPublishedAll has a process adopt a page of a previous one, which may be an earlier one. It announces nothing before it was asked for all exports.
+// TestPublishedAll has a process adopt a page of a previous one, which may be an earlier one. It
+// announces nothing before it was asked for all exports.
 func TestPublishedAll(t *testing.T) {
 	exp, found := webExport("cls1", 0, 2), webExport("cls1", 0, 1)
 	page := format.PageOf(exp.Key)
@@ -432,7 +436,8 @@ func TestLargestPage(t *testing.T) {
 	}
 }
 
-// TestOutbox_PacesNamespaces: the pages that a namespace changes again and again are written at the pace of a namespace, and another one is written at once.
+// TestOutbox_PacesNamespaces: the pages that a namespace changes again and again are written at the
+// pace of a namespace, and another one is written at once.
 func TestOutbox_PacesNamespaces(t *testing.T) {
 	o, now := testOutbox(), time.UnixMilli(1_800_000_000_000)
 	for page := range format.PageCount {

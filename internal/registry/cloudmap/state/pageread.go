@@ -16,20 +16,23 @@ import (
 )
 
 const (
-	// decoders is the number of catalogs that are decoded at once. Each takes up to 8 MiB for the decompressed page, 16 MiB for one export of the most
-	// items, and what the exports take.
+	// decoders is the number of catalogs that are decoded at once. Each takes up to 8 MiB for the
+	// decompressed page, 16 MiB for one export of the most items, and what the exports take.
 	decoders = 2
-	// maxWaiting bounds the exports of a page that are over budget, or in namespaces that are not imported, and known by name. 64 pages of them take 1 MiB.
+	// maxWaiting bounds the exports of a page that are over budget, or in namespaces that are not
+	// imported, and known by name. 64 pages of them take 1 MiB.
 	maxWaiting = 128
 )
 
-// pageRead is a read of a page. It is made without the lock: it verifies, decompresses and decodes what any member may have written.
+// pageRead is a read of a page. It is made without the lock: it verifies, decompresses and decodes
+// what any member may have written.
 type pageRead struct {
 	number int
 	// parts is the number of parts that were found.
 	parts int
 	img   format.Page
-	// offers are the exports of the page that are imported, decoded those of them that were expected to be admitted.
+	// offers are the exports of the page that are imported, decoded those of them that were
+	// expected to be admitted.
 	offers  []budget.Offer
 	decoded record.Page
 	// ignored are the keys of exports in namespaces that are not imported.
@@ -47,7 +50,8 @@ type pageReader struct {
 	isWanted func(namespace string) bool
 }
 
-// readerOf returns the reader of a cluster's pages, nil if the cluster is not known any more. The own pages have no limits.
+// readerOf returns the reader of a cluster's pages, nil if the cluster is not known any more. The
+// own pages have no limits.
 func (c *catalogs) readerOf(id string) *pageReader {
 	cluster := c.clusters[id]
 	if cluster == nil {
@@ -60,11 +64,13 @@ func (c *catalogs) readerOf(id string) *pageReader {
 	return r
 }
 
-// maxOpenBytes is the size up to which a decompressed page is kept until it is decoded. A larger one is decompressed again.
+// maxOpenBytes is the size up to which a decompressed page is kept until it is decoded. A larger
+// one is decompressed again.
 const maxOpenBytes = 64 << 10
 
-// read reads pages from their instances and calls visit for each. Which exports are admitted is decided for all pages together, and only those are
-// decoded. It holds one decompressed page at a time, besides small ones.
+// read reads pages from their instances and calls visit for each. Which exports are admitted is
+// decided for all pages together, and only those are decoded. It holds one decompressed page at a
+// time, besides small ones.
 func (r *pageReader) read(pages []int, found map[int][]api.Instance, visit func(pageRead)) {
 	reads, contents := make([]pageRead, len(pages)), make([]record.Contents, len(pages))
 	var offers []budget.Offer
@@ -96,7 +102,8 @@ func (r *pageReader) read(pages []int, found map[int][]api.Instance, visit func(
 	}
 }
 
-// keepFirst returns as many of the offers as can be admitted at most, if there are many more: a hostile catalog has 640,000.
+// keepFirst returns as many of the offers as can be admitted at most, if there are many more: a
+// hostile catalog has 640,000.
 func (r *pageReader) keepFirst(offers []budget.Offer) []budget.Offer {
 	most := r.account.Limits().Member[budget.Exports]
 	if r.account == nil || len(offers) <= 4*most {
@@ -107,7 +114,8 @@ func (r *pageReader) keepFirst(offers []budget.Offer) []budget.Offer {
 	return slices.Clip(offers[:2*most])
 }
 
-// offers returns the exports of a page that are used if the budgets allow it, and the keys of those in namespaces that are not imported.
+// offers returns the exports of a page that are used if the budgets allow it, and the keys of those
+// in namespaces that are not imported.
 func (r *pageReader) offers(contents record.Contents) (offers []budget.Offer, ignored []mcs.Key) {
 	wanted := map[string]bool{}
 	for _, e := range contents.Entries() {
@@ -125,7 +133,8 @@ func (r *pageReader) offers(contents record.Contents) (offers []budget.Offer, ig
 	return offers, ignored
 }
 
-// admit adds the cost of the exports that fit the budgets. It returns the others as keys that cannot be used, and records them in after.
+// admit adds the cost of the exports that fit the budgets. It returns the others as keys that
+// cannot be used, and records them in after.
 func (c *catalog) admit(page int, read *pageRead, exports map[mcs.Key]mcs.Export, after *pageState) {
 	p := &c.pages[page]
 	isShown := make(map[mcs.Key]bool, len(read.offers))
@@ -170,7 +179,8 @@ func (p *pageState) ignore(keys []mcs.Key) {
 	p.ignoredCount = len(keys)
 }
 
-// observePage takes in a read of a page. Only a whole generation counts, and only if it is the announced one or a later one.
+// observePage takes in a read of a page. Only a whole generation counts, and only if it is the
+// announced one or a later one.
 func (c *catalogs) observePage(now time.Time, id string, read pageRead, changed engine.Keys) {
 	cluster := c.clusters[id]
 	if cluster == nil {
@@ -204,7 +214,8 @@ func (c *catalogs) observePage(now time.Time, id string, read pageRead, changed 
 	cluster.takeRead(now, read, changed)
 	c.reportChanges(id, before, p.exports)
 	if id == c.identity.ClusterID && cluster.shows(page) {
-		// Announced before it was read: until now none of its exports counted as published, those that stayed the same either.
+		// Announced before it was read: until now none of its exports counted as published, those
+		// that stayed the same either.
 		diff(p.exports, nil, changed)
 	}
 }
@@ -221,8 +232,8 @@ func (c *catalogs) reportChanges(id string, before, after map[mcs.Key]mcs.Export
 	}
 }
 
-// announcesOther reports whether the record announces another page than this one, which is not a later one. What there is of an own page that is announced
-// as not written may be adopted.
+// announcesOther reports whether the record announces another page than this one, which is not a
+// later one. What there is of an own page that is announced as not written may be adopted.
 func (c *catalog) announcesOther(page int, img format.Page) bool {
 	announced := c.record.Pages[page]
 	if c.isOwn && announced == format.UnwrittenDigest {
@@ -231,7 +242,8 @@ func (c *catalog) announcesOther(page int, img format.Page) bool {
 	return announced != img.Digest && img.Generation <= c.record.Generation
 }
 
-// takeRead replaces what was read of a page. Exports that are there but cannot be used stay as they were.
+// takeRead replaces what was read of a page. Exports that are there but cannot be used stay as they
+// were.
 func (c *catalog) takeRead(now time.Time, read pageRead, changed engine.Keys) {
 	p := &c.pages[read.number]
 	exports, problems := belonging(read.number, read.decoded.Exports)
@@ -283,14 +295,16 @@ func (c *catalog) removePage(page int, generation int64, changed engine.Keys) {
 	c.countExcess()
 }
 
-// findRoom marks the pages of which an export that was over budget is admitted now: they are read again.
+// findRoom marks the pages of which an export that was over budget is admitted now: they are read
+// again.
 func (c *catalog) findRoom() {
 	if c.account == nil {
 		return
 	}
 	for i := range c.pages {
 		p := &c.pages[i]
-		if slices.Contains(p.reasons, budget.Excess{}) { // the exports of later pages had not been admitted yet
+		// the exports of later pages had not been admitted yet
+		if slices.Contains(p.reasons, budget.Excess{}) {
 			p.reasons = c.account.Explain(p.waiting)
 		}
 		if released := c.account.Released(); len(p.waiting) > 0 && released != p.triedAt {
@@ -300,7 +314,8 @@ func (c *catalog) findRoom() {
 	}
 }
 
-// want marks the pages that were read without the exports of a namespace that is imported now, and reports whether there are any.
+// want marks the pages that were read without the exports of a namespace that is imported now, and
+// reports whether there are any.
 func (c *catalogs) want(key mcs.Key) (found bool) {
 	for _, cluster := range c.clusters {
 		if p := &cluster.pages[format.PageOf(key)]; p.ignored[key] && !p.isWanted {

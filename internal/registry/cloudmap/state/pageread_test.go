@@ -46,7 +46,8 @@ func (s *story) budgetProblems() []string {
 	return nil
 }
 
-// TestBudgetRefusesExport: an export that exceeds a budget by itself stays unknown, and the others of its cluster are imported.
+// TestBudgetRefusesExport: an export that exceeds a budget by itself stays unknown, and the others
+// of its cluster are imported.
 func TestBudgetRefusesExport(t *testing.T) {
 	s := newStory(t)
 	s.catalogs.ledger = within(budget.PortEndpoints, 100)
@@ -94,8 +95,8 @@ func (s *story) update(generation int64, exports ...mcs.Export) {
 	s.read()
 }
 
-// TestBudgetKeepsEstablishedExports: an export that is imported stays, whatever its cluster adds; one that grows too much stays as it was; and one that
-// waits is imported when there is room.
+// TestBudgetKeepsEstablishedExports: an export that is imported stays, whatever its cluster adds;
+// one that grows too much stays as it was; and one that waits is imported when there is room.
 func TestBudgetKeepsEstablishedExports(t *testing.T) {
 	s := newStory(t)
 	s.catalogs.ledger = within(budget.Exports, 2)
@@ -135,11 +136,13 @@ func TestBudgetKeepsEstablishedExports(t *testing.T) {
 	}
 }
 
-// TestBudgetOrderAtStart: a process that reads a whole catalog imports the oldest exports, on whatever pages they are.
+// TestBudgetOrderAtStart: a process that reads a whole catalog imports the oldest exports, on
+// whatever pages they are.
 func TestBudgetOrderAtStart(t *testing.T) {
 	s := newStory(t)
 	cfg := testConfig()
-	cfg.Ledger, cfg.Keyring = within(budget.Exports, 6), s.catalogs.keyring // one of them is kept for another namespace
+	// one of them is kept for another namespace
+	cfg.Ledger, cfg.Keyring = within(budget.Exports, 6), s.catalogs.keyring
 	state := New(cfg)
 	var exports []mcs.Export
 	for i := range 40 {
@@ -161,7 +164,8 @@ func TestBudgetOrderAtStart(t *testing.T) {
 	}
 }
 
-// TestIgnoredNamespace: of an export in a namespace that is not imported only the key is kept, until it is.
+// TestIgnoredNamespace: of an export in a namespace that is not imported only the key is kept,
+// until it is.
 func TestIgnoredNamespace(t *testing.T) {
 	s := newStory(t)
 	wanted := map[string]bool{}
@@ -243,15 +247,16 @@ func onPage(page, n int, export func(mcs.Key) mcs.Export) (exports []mcs.Export)
 	return exports
 }
 
-// hostilePages is the number of pages of a hostile catalog. All 64 would take the test minutes, most of them to write the catalog; the memory
-// does not depend on it.
+// hostilePages is the number of pages of a hostile catalog. All 64 would take the test minutes,
+// most of them to write the catalog; the memory does not depend on it.
 const hostilePages = 4
 
-// maxHostileHeap is the maximum heap that one member may use: with the collector's factor of two, and two members at once, a quarter of the pod's 512 MiB.
+// maxHostileHeap is the maximum heap that one member may use: with the collector's factor of two,
+// and two members at once, a quarter of the pod's 512 MiB.
 const maxHostileHeap = 64 << 20
 
-// TestMemoryOfHostileMember reads the largest catalogs that a member can write. The heap stays far below the limit of the pod, and the exports of
-// another member are imported.
+// TestMemoryOfHostileMember reads the largest catalogs that a member can write. The heap stays far
+// below the limit of the pod, and the exports of another member are imported.
 func TestMemoryOfHostileMember(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a while")

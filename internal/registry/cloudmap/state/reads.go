@@ -21,15 +21,18 @@ type Reads struct {
 	audited, auditAt time.Time
 	// leftovers is set if the last audit found pages.
 	leftovers bool
-	// answered is the time at which the own record was written last because another cluster has a new process.
+	// answered is the time at which the own record was written last because another cluster has a
+	// new process.
 	answered time.Time
 	// refusalLogged is the time at which a refused record under the own ID was logged last.
 	refusalLogged time.Time
-	// proofAt is the time at which the own catalog may be read next while another cluster has this ID.
+	// proofAt is the time at which the own catalog may be read next while another cluster has this
+	// ID.
 	proofAt time.Time
 	// decoding has an element for each catalog that is being decoded.
 	decoding chan struct{}
-	// polledAt is the time at which the last poll succeeded, absent whether a poll since then has not found the clusterset.
+	// polledAt is the time at which the last poll succeeded, absent whether a poll since then has
+	// not found the clusterset.
 	polledAt  time.Time
 	absent    absence
 	newcomers newcomers
@@ -65,11 +68,12 @@ func (s *Reads) SetError(err error) engine.Keys {
 	return changed
 }
 
-// absence is set while the clusterset is not found, or this cluster may not read it, as without the share of the namespace: lists of services and namespaces are
-// empty then.
+// absence is set while the clusterset is not found, or this cluster may not read it, as without the
+// share of the namespace: lists of services and namespaces are empty then.
 type absence bool
 
-// observe observes the result of a poll, and reports whether the clusterset is shown again. Polls that fail for another reason show nothing.
+// observe observes the result of a poll, and reports whether the clusterset is shown again. Polls
+// that fail for another reason show nothing.
 func (a *absence) observe(err error) (hasEnded bool) {
 	if err != nil {
 		*a = *a || absence(api.IsNotFound(err) || api.IsDenied(err))
@@ -86,15 +90,16 @@ func (s *Reads) ObserveFailure() {
 	s.catalogs.liveness.ObserveFailure()
 }
 
-// IsAuditDue reports whether all own pages have to be read: before the ID is claimed, because another cluster may have written them, and at
-// intervals.
+// IsAuditDue reports whether all own pages have to be read: before the ID is claimed, because
+// another cluster may have written them, and at intervals.
 func (s *Reads) IsAuditDue(now time.Time, shown *format.Member) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.claim.free(now, shown) || s.claim.state != Observing && !now.Before(s.auditAt)
 }
 
-// IsProofDue reports whether the own catalog has to be read to find out whether another cluster with this ID has written into it.
+// IsProofDue reports whether the own catalog has to be read to find out whether another cluster
+// with this ID has written into it.
 func (s *Reads) IsProofDue(now time.Time, shown *format.Member) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,8 +145,9 @@ func (s *Reads) StaleReads(now time.Time) (wanted []CatalogRead) {
 	})
 }
 
-// MoreNewcomers returns further reads of the same poll, after those of StaleReads: of clusters that are still unknown, if each of those that were read has proved
-// its key. Other reads that have failed wait for the next poll.
+// MoreNewcomers returns further reads of the same poll, after those of StaleReads: of clusters that
+// are still unknown, if each of those that were read has proved its key. Other reads that have
+// failed wait for the next poll.
 func (s *Reads) MoreNewcomers(now time.Time) []CatalogRead {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,7 +158,8 @@ func (s *Reads) MoreNewcomers(now time.Time) []CatalogRead {
 	return s.staleReads(now, func(_ string, isNewcomer bool) bool { return isNewcomer && !s.newcomers.isFull() })
 }
 
-// isUnknown reports whether a cluster has still proved no key, or none since it left. The caller holds s.mu.
+// isUnknown reports whether a cluster has still proved no key, or none since it left. The caller
+// holds s.mu.
 func (s *Reads) isUnknown(id string) bool {
 	cluster := s.catalogs.clusters[id]
 	if cluster == nil { // its record is gone, without a proof
@@ -182,8 +189,8 @@ func (s *Reads) staleReads(now time.Time, selects func(id string, isNewcomer boo
 	return wanted
 }
 
-// ObserveCatalog records a read of a catalog: the copy of the record, and the pages that have to be read. It returns the changed keys, with those of pending
-// lookups.
+// ObserveCatalog records a read of a catalog: the copy of the record, and the pages that have to be
+// read. It returns the changed keys, with those of pending lookups.
 func (s *Reads) ObserveCatalog(now time.Time, id string, found []api.Instance) engine.Keys {
 	s.mu.Lock()
 	changed := engine.Keys{}
@@ -216,7 +223,8 @@ func (s *Reads) ObserveUnreadableCatalog(now time.Time, id string) {
 	s.catalogs.copyRead(now, id, nil, errUnread, nil)
 }
 
-// ObserveRecordCopy records a read of the copy of a cluster's record alone, none if the catalog does not exist, and returns the changed keys.
+// ObserveRecordCopy records a read of the copy of a cluster's record alone, none if the catalog
+// does not exist, and returns the changed keys.
 func (s *Reads) ObserveRecordCopy(now time.Time, id string, found []api.Instance) engine.Keys {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -256,14 +264,17 @@ func (s *Reads) observeOwnCopy(stored []api.Instance) {
 	s.isDisplaced = false
 }
 
-// observeCopyOfClone observes a copy of the own record that another process has written, while this one has the ID. The caller holds s.mu.
+// observeCopyOfClone observes a copy of the own record that another process has written, while this
+// one has the ID. The caller holds s.mu.
 func (s *Reads) observeCopyOfClone(found format.Member) {
 	if s.claim.state == Observing || s.claim.isMine(found) {
 		return
 	}
-	s.ours.Heartbeat = max(s.ours.Heartbeat, found.Heartbeat) // the other clusters accept later records only
+	// the other clusters accept later records only
+	s.ours.Heartbeat = max(s.ours.Heartbeat, found.Heartbeat)
 	if s.view != nil {
-		s.view.ListAgain(time.Time{}) // to find instances of exports that this cluster does not have
+		// to find instances of exports that this cluster does not have
+		s.view.ListAgain(time.Time{})
 	}
 }
 
@@ -272,7 +283,8 @@ func (s *Reads) ObservePage(now time.Time, id string, page int, found []api.Inst
 	return s.observePages(now, id, []int{page}, map[int][]api.Instance{page: found})
 }
 
-// observePages records a read of pages. It decodes them without the lock: heartbeats and lookups go on.
+// observePages records a read of pages. It decodes them without the lock: heartbeats and lookups go
+// on.
 func (s *Reads) observePages(now time.Time, id string, pages []int, found map[int][]api.Instance) engine.Keys {
 	changed := engine.Keys{}
 	s.decoding <- struct{}{}
@@ -314,8 +326,10 @@ func (s *Reads) ObserveUnreadablePages(now time.Time, id string, pages []int, er
 	}
 }
 
-// ObserveMembers records a read of the members. If the own record is not among them, another writer removed or replaced it: it is written again, and
-// its copy at heartbeats, after the own catalog was read: a copy that a clone has written may be all that shows how late the records are that others have read.
+// ObserveMembers records a read of the members. If the own record is not among them, another writer
+// removed or replaced it: it is written again, and its copy at heartbeats, after the own catalog
+// was read: a copy that a clone has written may be all that shows how late the records are that
+// others have read.
 func (s *Reads) ObserveMembers(instances []api.Instance, changed engine.Keys) {
 	used := s.selectNamespaces()
 	s.mu.Lock()
@@ -342,7 +356,9 @@ func (s *Reads) ObserveMembers(instances []api.Instance, changed engine.Keys) {
 	s.catalogs.members(now, instances, s.counts, changed)
 	s.logRefusal(now)
 	if s.catalogs.newProcess && s.claim.state == Held {
-		s.auditSoon() // it reads the pages of this cluster now, and may be the first to notice that another writer removed some
+		// it reads the pages of this cluster now, and may be the first to notice that another
+		// writer removed some
+		s.auditSoon()
 		s.answerProcess(now)
 	}
 	s.catalogs.newProcess = false
@@ -350,8 +366,9 @@ func (s *Reads) ObserveMembers(instances []api.Instance, changed engine.Keys) {
 	s.logMembers()
 }
 
-// OneRecordEach returns the records without further ones of the same cluster: another member may write one under its ID into another service. Of several, one that is
-// signed with the key that the cluster has counts, and of these the latest one.
+// OneRecordEach returns the records without further ones of the same cluster: another member may
+// write one under its ID into another service. Of several, one that is signed with the key that the
+// cluster has counts, and of these the latest one.
 func (s *Reads) OneRecordEach(records []api.Instance) []api.Instance {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -380,8 +397,8 @@ func (s *Reads) selectNamespaces() *format.NamespaceSelection {
 	return format.SelectNamespaces(namespaces)
 }
 
-// answerProcess has the own record written, at most once in a heartbeat interval: the new process of another cluster cannot know before that it has read the
-// latest one. The caller holds s.mu.
+// answerProcess has the own record written, at most once in a heartbeat interval: the new process
+// of another cluster cannot know before that it has read the latest one. The caller holds s.mu.
 func (s *Reads) answerProcess(now time.Time) {
 	if now.Sub(s.answered) >= s.cfg.HeartbeatInterval {
 		s.answered = now
@@ -390,7 +407,8 @@ func (s *Reads) answerProcess(now time.Time) {
 	}
 }
 
-// logRefusal logs at intervals that another writer stores records under this cluster's ID. The caller holds s.mu.
+// logRefusal logs at intervals that another writer stores records under this cluster's ID. The
+// caller holds s.mu.
 func (s *Reads) logRefusal(now time.Time) {
 	if own := s.catalogs.own(); own != nil && own.refusal != nil && own.refusedAt.Equal(now) && now.Sub(s.refusalLogged) >= refusalLogInterval {
 		s.refusalLogged = now
@@ -398,16 +416,19 @@ func (s *Reads) logRefusal(now time.Time) {
 	}
 }
 
-// refusalLogInterval is the shortest time between two log lines about refused records under the own ID.
+// refusalLogInterval is the shortest time between two log lines about refused records under the own
+// ID.
 const refusalLogInterval = time.Minute
 
-// counts reports whether a record with this cluster's ID counts: once this cluster holds the ID, only those that this process wrote, and before that those
-// of this cluster. This process adopts no pages of another cluster: it would sign what another member has forged. The caller holds s.mu.
+// counts reports whether a record with this cluster's ID counts: once this cluster holds the ID,
+// only those that this process wrote, and before that those of this cluster. This process adopts no
+// pages of another cluster: it would sign what another member has forged. The caller holds s.mu.
 func (s *Reads) counts(r format.Member) bool {
 	return s.claim.isMine(r) || s.claim.state != Held && s.claim.isOurs(r)
 }
 
-// logMembers logs which clusters joined, left, became stale or recovered since the last read. The caller holds s.mu.
+// logMembers logs which clusters joined, left, became stale or recovered since the last read. The
+// caller holds s.mu.
 func (s *Reads) logMembers() {
 	var members []registry.Member
 	for id, cluster := range s.catalogs.clusters {
@@ -418,7 +439,8 @@ func (s *Reads) logMembers() {
 	s.members.Update(members)
 }
 
-// ObserveClaim updates the claim of the own ID. If this cluster holds it, it adopts the pages of the previous process.
+// ObserveClaim updates the claim of the own ID. If this cluster holds it, it adopts the pages of
+// the previous process.
 func (s *Reads) ObserveClaim(shown *format.Member, changed engine.Keys) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -446,27 +468,31 @@ func (s *Reads) ObserveClaim(shown *format.Member, changed engine.Keys) {
 	}
 }
 
-// observeOtherProcess observes what another process of this cluster has written, or may have written, while this one has the ID. shown is the record that was
-// read, nil for none, and resumed is set after a pause in which none was read. The caller holds s.mu.
+// observeOtherProcess observes what another process of this cluster has written, or may have
+// written, while this one has the ID. shown is the record that was read, nil for none, and resumed
+// is set after a pause in which none was read. The caller holds s.mu.
 func (s *Reads) observeOtherProcess(shown *format.Member, resumed bool) {
 	if resumed {
 		s.auditSoon() // the own catalog shows whether another process has written meanwhile
 	}
 	if shown != nil && s.claim.isOurs(*shown) {
-		s.ours.Heartbeat = max(s.ours.Heartbeat, shown.Heartbeat) // the next record is later than a late write of the previous process
+		// the next record is later than a late write of the previous process
+		s.ours.Heartbeat = max(s.ours.Heartbeat, shown.Heartbeat)
 	}
 }
 
-// observePredecessor observes whether the registry has a record or pages of a previous process. If there were none when this process claimed the ID, and its own
-// record has not been read yet, a late read lacked them, or another user has restored a backup: they may be earlier versions, and no page is announced as it
-// was found. The caller holds s.mu.
+// observePredecessor observes whether the registry has a record or pages of a previous process. If
+// there were none when this process claimed the ID, and its own record has not been read yet, a
+// late read lacked them, or another user has restored a backup: they may be earlier versions, and
+// no page is announced as it was found. The caller holds s.mu.
 func (s *Reads) observePredecessor(found bool) {
 	if found && s.claim.state == Acquiring && !s.outbox.isSuccessor {
 		s.outbox.isSuccessor, s.outbox.orphanedPages = true, true
 	}
 }
 
-// prepareClaim prepares the writes of a claim in place of the record that is shown, nil if there is none. The caller holds s.mu.
+// prepareClaim prepares the writes of a claim in place of the record that is shown, nil if there is
+// none. The caller holds s.mu.
 func (s *Reads) prepareClaim(now time.Time, shown *format.Member) {
 	s.copyRecord = true
 	isLive := shown != nil && !shown.Farewell
@@ -480,8 +506,9 @@ func (s *Reads) prepareClaim(now time.Time, shown *format.Member) {
 	}
 }
 
-// answerRival writes the own record, and reads the own pages, which the rival may have written. A writer that overwrites the record of a member again and
-// again must not make it write all the time: ObserveMembers has the rate. The caller holds s.mu.
+// answerRival writes the own record, and reads the own pages, which the rival may have written. A
+// writer that overwrites the record of a member again and again must not make it write all the
+// time: ObserveMembers has the rate. The caller holds s.mu.
 func (s *Reads) answerRival(now time.Time) {
 	isMember := s.claim.joined && s.claim.state == Held
 	if !isMember {
@@ -496,23 +523,27 @@ func (s *Reads) answerRival(now time.Time) {
 	}
 }
 
-// auditSoon makes the own pages be read at the next poll, but at most once in a heartbeat interval. The caller holds s.mu.
+// auditSoon makes the own pages be read at the next poll, but at most once in a heartbeat interval.
+// The caller holds s.mu.
 func (s *Reads) auditSoon() {
 	s.auditAt = earlier(s.auditAt, s.audited.Add(s.cfg.HeartbeatInterval))
 }
 
-// pinEarlierOwner keeps the key of the silent cluster whose ID this cluster claims: the ID is that cluster's if it returns. The caller holds s.mu.
+// pinEarlierOwner keeps the key of the silent cluster whose ID this cluster claims: the ID is that
+// cluster's if it returns. The caller holds s.mu.
 func (s *Reads) pinEarlierOwner(now time.Time) {
 	if r := s.claim.taken; r.UID != "" && !s.claim.isOurs(r) && !s.claim.joined && !s.claim.isUnproven(now) {
 		s.cfg.Keyring.Observe(trust.Record{Registry: s.cfg.ClientName, ClusterID: r.ClusterID, UID: r.UID, Key: r.Key, At: r.Time()})
 	}
 }
 
-// maxAhead is how far the clock of another cluster with this ID may be ahead. Any member can write such a record: a time at the end of the range would leave no
-// room for the records of this cluster.
+// maxAhead is how far the clock of another cluster with this ID may be ahead. Any member can write
+// such a record: a time at the end of the range would leave no room for the records of this
+// cluster.
 const maxAhead = 5 * time.Minute
 
-// prepareRecord creates the record to claim the ID with: later than all records with this ID whose times are plausible. The caller holds s.mu.
+// prepareRecord creates the record to claim the ID with: later than all records with this ID whose
+// times are plausible. The caller holds s.mu.
 func (s *Reads) prepareRecord(shown *format.Member) {
 	wall := s.cfg.WallClock()
 	joined := wall.UTC().Truncate(time.Millisecond)
@@ -532,12 +563,14 @@ func (s *Reads) prepareRecord(shown *format.Member) {
 			joined = before.Joined
 		}
 	}
-	s.outbox.generation = max(s.outbox.generation, heartbeat) // the saved heartbeat is later than all pages of the previous process
+	// the saved heartbeat is later than all pages of the previous process
+	s.outbox.generation = max(s.outbox.generation, heartbeat)
 	if !s.cfg.Joined.IsZero() && s.cfg.Joined.Before(joined) {
 		joined = s.cfg.Joined.UTC().Truncate(time.Millisecond)
 	}
 	properties, imports := s.properties, s.imports
-	if shown != nil && s.claim.isOurs(*shown) { // of the previous process, until SetProperties and SetImports
+	// of the previous process, until SetProperties and SetImports
+	if shown != nil && s.claim.isOurs(*shown) {
 		properties, imports = cmp.Or(properties, shown.Properties), cmp.Or(imports, shown.Imports)
 	}
 	s.ours = format.Member{
@@ -573,7 +606,8 @@ func (s *Reads) handleClaimChange(now time.Time, before ClaimState, changed engi
 	s.addOwnKeys(changed)
 }
 
-// adoptPages adopts the pages of the previous process, one by one as they are read. The caller holds s.mu.
+// adoptPages adopts the pages of the previous process, one by one as they are read. The caller
+// holds s.mu.
 func (s *Reads) adoptPages(now time.Time, changed engine.Keys) {
 	shown := s.shown()
 	for i := range s.outbox.pages {
@@ -589,7 +623,8 @@ func (s *Reads) adoptPages(now time.Time, changed engine.Keys) {
 		case s.claim.isYoung():
 			continue // the page that is not found may be what another process exports
 		case page.unjoined > 0 && s.outbox.hasAll, // nothing of it is needed
-			page.unjoined > eagerRetries && now.Sub(s.heldSince) >= s.cfg.Intervals.Adopt: // failed requests show nothing of it
+			// failed requests show nothing of it
+			page.unjoined > eagerRetries && now.Sub(s.heldSince) >= s.cfg.Intervals.Adopt:
 			s.log.Info("Rebuilding a page of the previous process that cannot be read", "page", format.PageName(i), "error", page.trouble)
 			s.outbox.abandon(i, page, shown.record)
 		default:
@@ -602,7 +637,8 @@ func (s *Reads) adoptPages(now time.Time, changed engine.Keys) {
 	}
 }
 
-// confirmPages compares the written pages with those that the registry shows. The caller holds s.mu.
+// confirmPages compares the written pages with those that the registry shows. The caller holds
+// s.mu.
 func (s *Reads) confirmPages(now time.Time) {
 	for _, page := range s.outbox.confirm(now, s.shown(), s.cfg.Intervals.Confirm) {
 		s.outbox.pages[page].torn = true
@@ -614,7 +650,8 @@ func (s *Reads) confirmPages(now time.Time) {
 	s.count()
 }
 
-// countClusterSet updates the metrics of the whole clusterset, given the number of member records. The caller holds s.mu.
+// countClusterSet updates the metrics of the whole clusterset, given the number of member records.
+// The caller holds s.mu.
 func (s *Reads) countClusterSet(members int) {
 	s.cfg.Metrics.SetLimitUsed(s.cfg.ClientName, "members", members, api.MaxDiscovered)
 	if s.cfg.ReadOnly { // the clusters that write report the quota

@@ -8,7 +8,8 @@ import (
 	"github.com/aws/smithy-go"
 )
 
-// TestAbsence checks after which polls the clusterset is shown again: lists that were made before may have been empty.
+// TestAbsence checks after which polls the clusterset is shown again: lists that were made before
+// may have been empty.
 func TestAbsence(t *testing.T) {
 	notFound, denied := &types.NamespaceNotFound{}, &smithy.GenericAPIError{Code: "AccessDeniedException"}
 	throttled, failed := &types.RequestLimitExceeded{}, errors.New("connection refused")

@@ -17,7 +17,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
 )
 
-// written returns the state of a cluster in a state of its claim that has written this record at a time.
+// written returns the state of a cluster in a state of its claim that has written this record at a
+// time.
 func written(claim ClaimState, record format.Member, at time.Time) *State {
 	s := New(testConfig())
 	s.claim.state, s.claim.isFirst, s.ours = claim, true, record
@@ -25,7 +26,8 @@ func written(claim ClaimState, record format.Member, at time.Time) *State {
 	return s
 }
 
-// Changed properties and contacts are written at once, equal ones with the next heartbeat. A cluster that does not claim its ID writes no record.
+// Changed properties and contacts are written at once, equal ones with the next heartbeat. A
+// cluster that does not claim its ID writes no record.
 func TestRecordToWrite_AfterChange(t *testing.T) {
 	region, none := mcs.Properties{"region.example.com": "eu-central-1"}, mcs.Properties{}.Encode()
 	contact := peernotify.Contact{Address: netip.MustParseAddrPort("10.0.0.1:8479"), Key: strings.Repeat("A", 43)}
@@ -75,7 +77,8 @@ func TestRecordToWrite_AfterChange(t *testing.T) {
 	}
 }
 
-// A new process keeps the properties and the report of the previous one until it has its own, and takes nothing from the record of another cluster.
+// A new process keeps the properties and the report of the previous one until it has its own, and
+// takes nothing from the record of another cluster.
 func TestPrepareRecord_KeepsProperties(t *testing.T) {
 	before := mcs.Properties{"region.example.com": "eu-central-1"}.Encode()
 	own := mcs.Properties{"region.example.com": "eu-west-1"}
@@ -114,7 +117,8 @@ func TestPrepareRecord_KeepsProperties(t *testing.T) {
 	}
 }
 
-// A record of the previous process may arrive late. The next records of this process are later than it, and have its own key.
+// A record of the previous process may arrive late. The next records of this process are later than
+// it, and have its own key.
 func TestAdoptRecord(t *testing.T) {
 	early, late := time.UnixMilli(1000), time.UnixMilli(2000)
 	for name, tt := range map[string]struct{ own, adopted, want format.Member }{
@@ -133,7 +137,8 @@ func TestAdoptRecord(t *testing.T) {
 	}
 }
 
-// A page that may be torn is written at once, and so is a change that will be alone. Others are gathered, but not for longer than AtMost.
+// A page that may be torn is written at once, and so is a change that will be alone. Others are
+// gathered, but not for longer than AtMost.
 func TestPagesDue(t *testing.T) {
 	now := time.UnixMilli(1_800_000_000_000)
 	s := New(testConfig())
@@ -186,8 +191,9 @@ func TestObserveMembers_LogsRefusal(t *testing.T) {
 	})
 }
 
-// A clone wrote a later record and ended before this cluster read it. Its copy in the catalog is the only trace: this cluster reads it before it replaces it, and the
-// other clusters take none of the next records for replays.
+// A clone wrote a later record and ended before this cluster read it. Its copy in the catalog is
+// the only trace: this cluster reads it before it replaces it, and the other clusters take none of
+// the next records for replays.
 func TestObserveMembers_ReadsCopyBeforeItIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(testConfig())

@@ -17,8 +17,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// otherClusters are the records and catalogs of clusters beside cls1. Each exports 100 services of 10 endpoints, in 10 namespaces that ten clusters share: every
-// service has ten exports. A tenth of the namespaces is imported.
+// otherClusters are the records and catalogs of clusters beside cls1. Each exports 100 services of
+// 10 endpoints, in 10 namespaces that ten clusters share: every service has ten exports. A tenth of
+// the namespaces is imported.
 type otherClusters struct {
 	members  []api.Instance
 	catalogs map[string][]api.Instance
@@ -100,7 +101,8 @@ func (o *otherClusters) lookup(s *State, keys func(func(mcs.Key) bool)) (exports
 	return exports
 }
 
-// readAll reads the members and all catalogs, looks up the keys that change after each read, and returns the number of lookups.
+// readAll reads the members and all catalogs, looks up the keys that change after each read, and
+// returns the number of lookups.
 func (o *otherClusters) readAll(b *testing.B, s *State) (lookups int) {
 	changed := engine.Keys{}
 	s.Reads.ObserveMembers(o.members, changed)
@@ -119,8 +121,8 @@ func (o *otherClusters) readAll(b *testing.B, s *State) (lookups int) {
 	return lookups
 }
 
-// TestStatusOfIsThatOfTheView reads the catalogs of a start one by one, and compares the status of each key with that of its view, and the view with one that asks
-// every catalog.
+// TestStatusOfIsThatOfTheView reads the catalogs of a start one by one, and compares the status of
+// each key with that of its view, and the view with one that asks every catalog.
 func TestStatusOfIsThatOfTheView(t *testing.T) {
 	others := newOtherClusters(t, 20)
 	s := others.start()
@@ -158,11 +160,13 @@ func TestStatusOfIsThatOfTheView(t *testing.T) {
 	}
 }
 
-// TestReads_UncertainClustersNotifyOnce: after a restart, the exports of a cluster count from its second record on. Only then their keys change, once.
+// TestReads_UncertainClustersNotifyOnce: after a restart, the exports of a cluster count from its
+// second record on. Only then their keys change, once.
 func TestReads_UncertainClustersNotifyOnce(t *testing.T) {
 	others := newOtherClusters(t, 20)
 	for i := range others.pins {
-		others.pins[i].Registry, others.pins[i].At = "", trust.Time{Generation: 1, Heartbeat: 1} // as the previous process has saved them
+		// as the previous process has saved them
+		others.pins[i].Registry, others.pins[i].At = "", trust.Time{Generation: 1, Heartbeat: 1}
 	}
 	s := others.start()
 	s.Reads.ObserveMembers(others.members, engine.Keys{})
@@ -197,7 +201,8 @@ func TestReads_UncertainClustersNotifyOnce(t *testing.T) {
 	}
 }
 
-// TestState_LooksUpUnusedNamespaces: the view of a key whose namespace is not used shows who exports it, and that there may be others, without a list of these.
+// TestState_LooksUpUnusedNamespaces: the view of a key whose namespace is not used shows who
+// exports it, and that there may be others, without a list of these.
 func TestState_LooksUpUnusedNamespaces(t *testing.T) {
 	others := newOtherClusters(t, 20)
 	s := others.start()
@@ -244,7 +249,8 @@ func TestWrites_AnswersOnce(t *testing.T) {
 // sizes are the numbers of other clusters in the benchmarks.
 var sizes = []int{10, 100, 300, 1000}
 
-// BenchmarkRestart measures a restart, from the first read of the members until everything is looked up, for each of the other clusters.
+// BenchmarkRestart measures a restart, from the first read of the members until everything is
+// looked up, for each of the other clusters.
 func BenchmarkRestart(b *testing.B) {
 	for _, size := range sizes {
 		b.Run(fmt.Sprintf("clusters=%d", size), func(b *testing.B) {
@@ -265,7 +271,8 @@ func BenchmarkRestart(b *testing.B) {
 	}
 }
 
-// BenchmarkPoll measures a poll that shows as many heartbeats as there are in a second, and the decision about the next reads.
+// BenchmarkPoll measures a poll that shows as many heartbeats as there are in a second, and the
+// decision about the next reads.
 func BenchmarkPoll(b *testing.B) {
 	for _, size := range sizes {
 		b.Run(fmt.Sprintf("clusters=%d", size), func(b *testing.B) {

@@ -16,8 +16,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
 )
 
-// shared is the part of the state that reads and writes have in common. mu guards it and the fields of State, Reads and Writes, because one read
-// of the members may change the claim and the pages to write.
+// shared is the part of the state that reads and writes have in common. mu guards it and the fields
+// of State, Reads and Writes, because one read of the members may change the claim and the pages to
+// write.
 type shared struct {
 	cfg Config
 	log logr.Logger
@@ -29,7 +30,8 @@ type shared struct {
 
 	mu       sync.Mutex
 	catalogs *catalogs
-	// asked are the pending lookups by the page of their keys: a read of a page can resolve no others.
+	// asked are the pending lookups by the page of their keys: a read of a page can resolve no
+	// others.
 	asked  [format.PageCount]*engine.PendingLookups
 	outbox *outbox
 	claim  claim
@@ -38,10 +40,12 @@ type shared struct {
 	// ours is the own record as last written, or about to be written at recorded.
 	ours     format.Member
 	recorded time.Time
-	// announce requests a write of the record now, copyRecord one of its copy in the own catalog, too. copied is the time at which that was last written.
+	// announce requests a write of the record now, copyRecord one of its copy in the own catalog,
+	// too. copied is the time at which that was last written.
 	announce, copyRecord bool
 	copied               time.Time
-	// answerAt is the time at which the record is written for a new process of another cluster, zero if there is none.
+	// answerAt is the time at which the record is written for a new process of another cluster,
+	// zero if there is none.
 	answerAt time.Time
 	// contact is the address for peer notifications, zero while there is no open socket.
 	contact peernotify.Contact
@@ -49,7 +53,8 @@ type shared struct {
 	properties string
 	// imports is the report of this cluster's imports, "" while it is not known.
 	imports mcs.ImportReport
-	// readProblem, writeProblem and pageProblem are the reasons why reading, writing the own record, and writing pages do not work.
+	// readProblem, writeProblem and pageProblem are the reasons why reading, writing the own
+	// record, and writing pages do not work.
 	readProblem, writeProblem, pageProblem *engine.Problem
 	// pagesErr is the reason why no page can be written.
 	pagesErr error
@@ -77,7 +82,8 @@ func newShared(cfg Config) *shared {
 		pageProblem: engine.NewProblem(cfg.Logger, "Failed to write pages to AWS Cloud Map; retrying", "Writing pages to AWS Cloud Map works again",
 			api.IsExpected),
 	}
-	s.outbox.awaitsAll, s.outbox.reportedAfter = cfg.AwaitsAll, cfg.StaleAfter // in which a cluster writes its report several times
+	// in which a cluster writes its report several times
+	s.outbox.awaitsAll, s.outbox.reportedAfter = cfg.AwaitsAll, cfg.StaleAfter
 	for page := range s.asked {
 		s.asked[page] = engine.NewPendingLookups(engine.MaxPendingLookups / format.PageCount)
 	}
@@ -124,7 +130,8 @@ func (s *shared) addResolved(changed engine.Keys) {
 	}
 }
 
-// addResolvedBy is addResolved for the keys of a page after it was read of one cluster. The caller holds s.mu.
+// addResolvedBy is addResolved for the keys of a page after it was read of one cluster. The caller
+// holds s.mu.
 func (s *shared) addResolvedBy(clusterID string, page int, changed engine.Keys) {
 	switch {
 	case !s.catalogs.isSynced():

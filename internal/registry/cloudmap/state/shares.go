@@ -8,8 +8,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
-// A namespace may use a quarter of a page and of the catalog, so that a user with rights in one namespace does not take the room of the others. Three
-// quarters of a page hold 370,000 endpoints.
+// A namespace may use a quarter of a page and of the catalog, so that a user with rights in one
+// namespace does not take the room of the others. Three quarters of a page hold 370,000 endpoints.
 const (
 	namespaceParts     = format.MaxParts / 4
 	namespaceInstances = catalogRoom / 4
@@ -18,7 +18,8 @@ const (
 // partBytes is how many compressed bytes an instance holds.
 const partBytes = 3400
 
-// namespaceSizes is how many compressed bytes the exports of each namespace take, each encoded alone.
+// namespaceSizes is how many compressed bytes the exports of each namespace take, each encoded
+// alone.
 type namespaceSizes map[string]int
 
 func sizesOf(exports map[mcs.Key]mcs.Export) namespaceSizes {
@@ -29,8 +30,9 @@ func sizesOf(exports map[mcs.Key]mcs.Export) namespaceSizes {
 	return sizes
 }
 
-// limitNamespaces leaves exports out of the drafts with which their namespace would use more than its share of a page or of the catalog. Namespaces are
-// measured only where one can exceed its share.
+// limitNamespaces leaves exports out of the drafts with which their namespace would use more than
+// its share of a page or of the catalog. Namespaces are measured only where one can exceed its
+// share.
 func (o *outbox) limitNamespaces(drafts []*pageDraft) {
 	for _, d := range drafts {
 		if d.err == nil && len(d.Instances) <= namespaceParts {
@@ -83,8 +85,8 @@ func (o *outbox) namespaceSizes(drafts []*pageDraft) namespaceSizes {
 	return total
 }
 
-// leaveOutOf leaves the largest changes of a namespace out until it takes at least a number of bytes less, or none is left. It returns how many it takes
-// less.
+// leaveOutOf leaves the largest changes of a namespace out until it takes at least a number of
+// bytes less, or none is left. It returns how many it takes less.
 func (d *pageDraft) leaveOutOf(namespace string, bytes int, reason string) (saved int) {
 	if bytes <= 0 {
 		return 0

@@ -15,8 +15,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
 )
 
-// A State has the records that this cluster has read, and the desired state of its own records. It makes all decisions and does no I/O. The reader
-// records its reads in Reads. The writer takes its work from Writes and records the results there.
+// A State has the records that this cluster has read, and the desired state of its own records. It
+// makes all decisions and does no I/O. The reader records its reads in Reads. The writer takes its
+// work from Writes and records the results there.
 type State struct {
 	*shared
 	Reads  *Reads
@@ -36,7 +37,8 @@ func New(cfg Config) *State {
 	}
 }
 
-// SetView sets the instance view that is notified of changes. It must be called before the state is used.
+// SetView sets the instance view that is notified of changes. It must be called before the state is
+// used.
 func (s *State) SetView(view *instances.View) { s.view = view }
 
 // Claim returns the state of the claim of the own cluster ID.
@@ -53,7 +55,8 @@ func (s *State) IsMember() bool {
 	return s.claim.joined
 }
 
-// WasMember reports whether other clusters may know exports of this cluster, by this process or a previous one.
+// WasMember reports whether other clusters may know exports of this cluster, by this process or a
+// previous one.
 func (s *State) WasMember() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,7 +78,8 @@ func (s *State) SetContact(contact peernotify.Contact) {
 	}
 }
 
-// SetProperties sets the ClusterProperties in the own record, and has it announced like a change of pages.
+// SetProperties sets the ClusterProperties in the own record, and has it announced like a change of
+// pages.
 func (s *State) SetProperties(properties mcs.Properties) {
 	published, _ := properties.Publishable()
 	encoded := published.Encode()
@@ -91,7 +95,8 @@ func (s *State) SetProperties(properties mcs.Properties) {
 	s.ours.Properties = encoded
 	s.announce = true
 	if s.Writes.unannounced.IsZero() {
-		s.Writes.unannounced = time.Now() // the record gets a new generation, which peer notifications announce
+		// the record gets a new generation, which peer notifications announce
+		s.Writes.unannounced = time.Now()
 	}
 	s.WriteSignal.Set()
 }
@@ -121,8 +126,8 @@ func (s *State) Forget(clusterID string) engine.Keys {
 	return changed
 }
 
-// SetLocation records where the clusterset's records are. If the catalog is another one than before, because the namespace or the catalog was
-// deleted, everything is written again.
+// SetLocation records where the clusterset's records are. If the catalog is another one than
+// before, because the namespace or the catalog was deleted, everything is written again.
 func (s *State) SetLocation(location Location) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,8 +147,8 @@ func (s *State) SetLocation(location Location) {
 	s.catalogID = location.CatalogID
 }
 
-// Receivers returns the other live clusters that own sends peer notifications to, with the generation of the last change for each; none before this cluster holds
-// its ID.
+// Receivers returns the other live clusters that own sends peer notifications to, with the
+// generation of the last change for each; none before this cluster holds its ID.
 func (s *State) Receivers(own peernotify.Contact) (receivers []peernotify.Receiver) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,7 +163,8 @@ func (s *State) Receivers(own peernotify.Contact) (receivers []peernotify.Receiv
 	return receivers
 }
 
-// Peers returns all live clusters as the registry shows them. urgent is set if a change is expected that no peer notification announces.
+// Peers returns all live clusters as the registry shows them. urgent is set if a change is expected
+// that no peer notification announces.
 func (s *State) Peers(now time.Time) (peers []peernotify.Peer, urgent bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,7 +183,8 @@ func (s *State) Peers(now time.Time) (peers []peernotify.Peer, urgent bool) {
 
 // Lookup returns the View of key.
 func (s *State) Lookup(key mcs.Key, imported []string) (registry.View, error) {
-	isWanted := s.cfg.Wanted == nil || s.cfg.Wanted(key.Namespace) // without the lock: it may wait for a cache
+	// without the lock: it may wait for a cache
+	isWanted := s.cfg.Wanted == nil || s.cfg.Wanted(key.Namespace)
 	view, err := s.lookup(key, imported, isWanted)
 	if isWanted && view.Has(registry.Ignored) {
 		s.mu.Lock()
@@ -208,7 +215,8 @@ func (s *State) lookup(key mcs.Key, imported []string, isWanted bool) (registry.
 	return view, nil
 }
 
-// Exporters returns what is known of the clusters that export key to all clusters, this one included. ok is false while the registry does not answer.
+// Exporters returns what is known of the clusters that export key to all clusters, this one
+// included. ok is false while the registry does not answer.
 func (s *State) Exporters(key mcs.Key) (e instances.Exporters, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

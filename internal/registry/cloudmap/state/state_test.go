@@ -19,8 +19,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// TestUnreadablePageIsAbandoned checks that a page of the previous process is given up only after reads that show no whole page, and not after
-// requests that failed.
+// TestUnreadablePageIsAbandoned checks that a page of the previous process is given up only after
+// reads that show no whole page, and not after requests that failed.
 func TestUnreadablePageIsAbandoned(t *testing.T) {
 	exp := webExport("cls1", 0, 1)
 	page := format.PageOf(exp.Key)
@@ -59,7 +59,8 @@ func TestUnreadablePageIsAbandoned(t *testing.T) {
 	}
 }
 
-// TestPageReadResolvesLookups checks that a read of a page resolves the pending lookups of the page's keys, and looks at no others.
+// TestPageReadResolvesLookups checks that a read of a page resolves the pending lookups of the
+// page's keys, and looks at no others.
 func TestPageReadResolvesLookups(t *testing.T) {
 	exp, other := webExport("cls2", 0, 1), webKey(8) // of different pages
 	page := format.PageOf(exp.Key)
@@ -106,7 +107,8 @@ func TestRequestedKeysArePruned(t *testing.T) {
 	}
 }
 
-// TestSetImports_WaitsForHeartbeat checks that a report of imports makes no write of the record due, and that the next write has it.
+// TestSetImports_WaitsForHeartbeat checks that a report of imports makes no write of the record
+// due, and that the next write has it.
 func TestSetImports_WaitsForHeartbeat(t *testing.T) {
 	s := New(testConfig())
 	now := time.Now()
@@ -126,8 +128,9 @@ func TestSetImports_WaitsForHeartbeat(t *testing.T) {
 	}
 }
 
-// TestHeartbeatInterval_OutlastsYoungClaim: a clone whose heartbeats always follow those of the original must read one of these before it overwrites it, however
-// rarely the members are polled. Its heartbeats come often enough that no cluster takes it for stale.
+// TestHeartbeatInterval_OutlastsYoungClaim: a clone whose heartbeats always follow those of the
+// original must read one of these before it overwrites it, however rarely the members are polled.
+// Its heartbeats come often enough that no cluster takes it for stale.
 func TestHeartbeatInterval_OutlastsYoungClaim(t *testing.T) {
 	for poll, want := range map[time.Duration]time.Duration{
 		time.Second: 24 * time.Second, 5 * time.Second: 24 * time.Second, 10 * time.Second: 30 * time.Second, 30 * time.Second: time.Minute, 2 * time.Minute: time.Minute,
@@ -145,7 +148,8 @@ func TestHeartbeatInterval_OutlastsYoungClaim(t *testing.T) {
 	}
 }
 
-// TestRecordToWrite_KeepsReport checks that a process keeps the report of the previous one until it has its own.
+// TestRecordToWrite_KeepsReport checks that a process keeps the report of the previous one until it
+// has its own.
 func TestRecordToWrite_KeepsReport(t *testing.T) {
 	s := New(testConfig())
 	now := time.Now()
@@ -155,8 +159,8 @@ func TestRecordToWrite_KeepsReport(t *testing.T) {
 	}
 }
 
-// TestLeavingRecordIsLaterThanPages checks that the last record is later than pages that were written and not announced, also if the clock was set
-// back since.
+// TestLeavingRecordIsLaterThanPages checks that the last record is later than pages that were
+// written and not announced, also if the clock was set back since.
 func TestLeavingRecordIsLaterThanPages(t *testing.T) {
 	s := New(testConfig())
 	ahead := time.Now().Add(time.Hour).UnixMilli()
@@ -166,8 +170,8 @@ func TestLeavingRecordIsLaterThanPages(t *testing.T) {
 	}
 }
 
-// TestRecordToWrite_ClaimsAgain has a cluster claim its ID again after another process has had it for hours: its heartbeats continue after that process's and
-// are not ahead of the clock.
+// TestRecordToWrite_ClaimsAgain has a cluster claim its ID again after another process has had it
+// for hours: its heartbeats continue after that process's and are not ahead of the clock.
 func TestRecordToWrite_ClaimsAgain(t *testing.T) {
 	cfg := testConfig()
 	wall := time.Now()
@@ -188,8 +192,9 @@ func TestRecordToWrite_ClaimsAgain(t *testing.T) {
 	}
 }
 
-// TestRecordToWrite_ClaimsAgainAfterWipe has a cluster that gave way to another record claim its ID again after the namespace was wiped. Other clusters import
-// its exports: it announces no page as empty before the page is written.
+// TestRecordToWrite_ClaimsAgainAfterWipe has a cluster that gave way to another record claim its ID
+// again after the namespace was wiped. Other clusters import its exports: it announces no page as
+// empty before the page is written.
 func TestRecordToWrite_ClaimsAgainAfterWipe(t *testing.T) {
 	cfg := testConfig()
 	cfg.AwaitsAll, cfg.Intervals = true, Intervals{AdoptionGracePeriod: time.Minute}
@@ -212,8 +217,9 @@ func TestRecordToWrite_ClaimsAgainAfterWipe(t *testing.T) {
 	}
 }
 
-// TestLookup_WaitsForProofOfKeys checks that lookups have no answer until the catalog of a cluster whose key is new was read: with several registries,
-// what that cluster has left in another one would be imported meanwhile. A catalog that cannot be read delays them once.
+// TestLookup_WaitsForProofOfKeys checks that lookups have no answer until the catalog of a cluster
+// whose key is new was read: with several registries, what that cluster has left in another one
+// would be imported meanwhile. A catalog that cannot be read delays them once.
 func TestLookup_WaitsForProofOfKeys(t *testing.T) {
 	exp := webExport("cls2", 0, 1)
 	signer := signerOf(cls2.UID)
@@ -260,7 +266,8 @@ func TestLookup_WaitsForProofOfKeys(t *testing.T) {
 	}
 }
 
-// TestPublicationReason checks which reason a pending export has: its own before the one of all writes. An export that is shown as it is has none.
+// TestPublicationReason checks which reason a pending export has: its own before the one of all
+// writes. An export that is shown as it is has none.
 func TestPublicationReason(t *testing.T) {
 	exp := webExport("cls1", 0, 1)
 	page := format.PageOf(exp.Key)
@@ -300,8 +307,8 @@ func TestPublicationReason(t *testing.T) {
 	}
 }
 
-// TestLookup_ReadsIgnoredExportAtOnce checks that an export which was ignored is read at once when services are imported into its namespace, and not at the
-// next poll.
+// TestLookup_ReadsIgnoredExportAtOnce checks that an export which was ignored is read at once when
+// services are imported into its namespace, and not at the next poll.
 func TestLookup_ReadsIgnoredExportAtOnce(t *testing.T) {
 	key := webKey(0)
 	isWanted := false
@@ -333,7 +340,8 @@ func TestLookup_ReadsIgnoredExportAtOnce(t *testing.T) {
 	}
 }
 
-// TestPrepareRecord_KeepsJoined checks that a cluster joins again with the time when it joined first, by which the older one of two clusters with one ID wins.
+// TestPrepareRecord_KeepsJoined checks that a cluster joins again with the time when it joined
+// first, by which the older one of two clusters with one ID wins.
 func TestPrepareRecord_KeepsJoined(t *testing.T) {
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	first, later := now.Add(-48*time.Hour), now.Add(-24*time.Hour)
@@ -370,7 +378,8 @@ func TestPrepareRecord_KeepsJoined(t *testing.T) {
 	}
 }
 
-// TestNewClusterIsReadUntilProven checks that a cluster which is new stays known while service members shows it: its catalog has to prove its key.
+// TestNewClusterIsReadUntilProven checks that a cluster which is new stays known while service
+// members shows it: its catalog has to prove its key.
 func TestNewClusterIsReadUntilProven(t *testing.T) {
 	s := New(testConfig())
 	record := format.Member{
@@ -397,9 +406,10 @@ func TestNewClusterIsReadUntilProven(t *testing.T) {
 	}
 }
 
-// TestNewClusterIsReadAfterOldRecord: service members shows an old record of a cluster whose catalog does not exist, so that its catalog is read every 8 minutes. When
-// the cluster joins, its catalog is read at once, and not for each of its heartbeats. A member that writes records of other processes again and again causes a bounded
-// number of reads.
+// TestNewClusterIsReadAfterOldRecord: service members shows an old record of a cluster whose
+// catalog does not exist, so that its catalog is read every 8 minutes. When the cluster joins, its
+// catalog is read at once, and not for each of its heartbeats. A member that writes records of
+// other processes again and again causes a bounded number of reads.
 func TestNewClusterIsReadAfterOldRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(testConfig())
@@ -407,7 +417,8 @@ func TestNewClusterIsReadAfterOldRecord(t *testing.T) {
 		old := format.Member{
 			ClusterID: "cls2", ClusterSetID: "set1", UID: "uid-2", Key: signer.Key(), Joined: time.Now(), Generation: 100, Heartbeat: 1, Process: "1-cls2",
 		}
-		// reads returns the number of reads of the catalog within a minute, in which the records are of so many processes.
+		// reads returns the number of reads of the catalog within a minute, in which the records
+		// are of so many processes.
 		reads := func(record format.Member, processes int) (n int) {
 			for second := range 60 {
 				record.Heartbeat++
@@ -439,7 +450,8 @@ func TestNewClusterIsReadAfterOldRecord(t *testing.T) {
 	})
 }
 
-// TestIsUnknown: clusters that have proved no key, or none since they left, share the reads of catalogs that a poll makes.
+// TestIsUnknown: clusters that have proved no key, or none since they left, share the reads of
+// catalogs that a poll makes.
 func TestIsUnknown(t *testing.T) {
 	for name, tt := range map[string]struct {
 		isPinned, hasLeft, hasRecord, isGone bool
@@ -472,8 +484,8 @@ func TestIsUnknown(t *testing.T) {
 	}
 }
 
-// Without peer notifications, without the claim, or with something that the registry does not show yet, this cluster polls often: no notification
-// announces it.
+// Without peer notifications, without the claim, or with something that the registry does not show
+// yet, this cluster polls often: no notification announces it.
 func TestPeers_IsUrgentWithoutNotifications(t *testing.T) {
 	contact := peernotify.Contact{Address: netip.MustParseAddrPort("10.0.0.1:8479"), Key: strings.Repeat("A", 43)}
 	for name, tt := range map[string]struct {

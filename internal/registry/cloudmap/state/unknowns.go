@@ -8,11 +8,13 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
-// unknowns has the catalogs that may be unknown for a key, sorted by cluster. Without it a lookup asks the catalogs of all clusters. review keeps it.
+// unknowns has the catalogs that may be unknown for a key, sorted by cluster. Without it a lookup
+// asks the catalogs of all clusters. review keeps it.
 type unknowns struct {
 	// pages has the catalogs whose page does not show all keys.
 	pages [format.PageCount][]*catalog
-	// skipped has the other catalogs that announce a version of a page that was not read, by the namespaces of that version.
+	// skipped has the other catalogs that announce a version of a page that was not read, by the
+	// namespaces of that version.
 	skipped map[pageNamespace][]*catalog
 }
 
@@ -28,7 +30,8 @@ type listing struct {
 	skipped format.Namespaces
 }
 
-// of returns the catalogs that may be unknown for the keys of a page and of the namespace with a code.
+// of returns the catalogs that may be unknown for the keys of a page and of the namespace with a
+// code.
 func (u *unknowns) of(page int, code string) []*catalog {
 	skipped := u.skipped[pageNamespace{page, code}]
 	if len(skipped) == 0 {
@@ -39,12 +42,14 @@ func (u *unknowns) of(page int, code string) []*catalog {
 	return all
 }
 
-// isOpen reports whether another cluster has not shown a page: all keys of the page are unknown for it.
+// isOpen reports whether another cluster has not shown a page: all keys of the page are unknown for
+// it.
 func (u *unknowns) isOpen(page int) bool {
 	return slices.ContainsFunc(u.pages[page], func(c *catalog) bool { return c.isUncertain() || c.pages[page].isBlank() })
 }
 
-// isUnknown reports whether the cluster is Unknown in the view of key, in a page and a namespace with a code: its record does not show whether it exports key.
+// isUnknown reports whether the cluster is Unknown in the view of key, in a page and a namespace
+// with a code: its record does not show whether it exports key.
 func (c *catalog) isUnknown(key mcs.Key, page int, code string) bool {
 	if c.isOwn || !c.hasRecord {
 		return false
@@ -56,7 +61,8 @@ func (c *catalog) isUnknown(key mcs.Key, page int, code string) bool {
 // isUncertain reports whether nothing of the cluster counts yet.
 func (c *catalog) isUncertain() bool { return c.mayBeOld || c.isReturning }
 
-// listingOf returns where unknowns has to have the catalog for a page, so that of returns all catalogs for which isUnknown does.
+// listingOf returns where unknowns has to have the catalog for a page, so that of returns all
+// catalogs for which isUnknown does.
 func (c *catalog) listingOf(page int) listing {
 	p := &c.pages[page]
 	switch {

@@ -66,8 +66,9 @@ func (c *changingCluster) change(t *testing.T, key mcs.Key) {
 	}
 }
 
-// TestUnknowns compares the catalogs that unknowns has for each key with those of all catalogs that are unknown for it, after each step of random reads of records and
-// pages that change, are skipped, end and come back.
+// TestUnknowns compares the catalogs that unknowns has for each key with those of all catalogs that
+// are unknown for it, after each step of random reads of records and pages that change, are
+// skipped, end and come back.
 func TestUnknowns(t *testing.T) {
 	warmUp(t)
 	counts := map[string]int{}

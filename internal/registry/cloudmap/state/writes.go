@@ -14,21 +14,26 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
-// Writes has the desired state of this cluster's records, decides about the writes and their times, and records the results.
+// Writes has the desired state of this cluster's records, decides about the writes and their times,
+// and records the results.
 type Writes struct {
 	*shared
-	// requested are the keys that this process published or withdrew within the adoption grace period.
+	// requested are the keys that this process published or withdrew within the adoption grace
+	// period.
 	requested engine.Keys
-	// firstChange and lastChange are the times of the first and the last change that is not written yet; zero if there is none.
+	// firstChange and lastChange are the times of the first and the last change that is not written
+	// yet; zero if there is none.
 	firstChange, lastChange time.Time
 	rhythm                  rhythm
 	// beat is the last heartbeat of RecordToWrite, and beatAt its time, zero if there is none.
 	beat   int64
 	beatAt time.Time
-	// writtenAt is the time of the last successful write of the own record by this process, zero if there is none.
+	// writtenAt is the time of the last successful write of the own record by this process, zero if
+	// there is none.
 	writtenAt time.Time
-	// pagesWritten is the time of the last write of a page. unannounced is the time of the first write of a page that no record announces, zero if there
-	// is none. pagesTaken is the time at which pages were taken to be written last.
+	// pagesWritten is the time of the last write of a page. unannounced is the time of the first
+	// write of a page that no record announces, zero if there is none. pagesTaken is the time at
+	// which pages were taken to be written last.
 	pagesWritten, unannounced, pagesTaken time.Time
 }
 
@@ -70,8 +75,8 @@ func (s *Writes) setDesired(key mcs.Key, exp *mcs.Export) {
 	}
 }
 
-// DesiredInstances returns the export of key that the instance view mirrors, nil for none. It is not known for exports of the previous
-// process that were neither published nor withdrawn since.
+// DesiredInstances returns the export of key that the instance view mirrors, nil for none. It is
+// not known for exports of the previous process that were neither published nor withdrawn since.
 func (s *Writes) DesiredInstances(key mcs.Key) (exp *mcs.Export, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,12 +99,14 @@ func (s *Writes) SetPublishedAll() {
 	}
 }
 
-// isAdoptionOver reports whether this cluster has held its ID for the adoption grace period. The caller holds s.mu.
+// isAdoptionOver reports whether this cluster has held its ID for the adoption grace period. The
+// caller holds s.mu.
 func (s *Writes) isAdoptionOver() bool {
 	return s.claim.state == Held && time.Since(s.heldSince) >= s.cfg.Intervals.AdoptionGracePeriod
 }
 
-// HiddenInstances is DesiredInstances if the instance view is off: instances of a previous process are removed when the pages have the export.
+// HiddenInstances is DesiredInstances if the instance view is off: instances of a previous process
+// are removed when the pages have the export.
 func (s *Writes) HiddenInstances(key mcs.Key) (exp *mcs.Export, known bool) {
 	exp, known = s.DesiredInstances(key)
 	if exp == nil {
@@ -115,7 +122,8 @@ func (s *Writes) Backoff() engine.Backoff {
 	return engine.Backoff{Initial: s.cfg.Intervals.Retry, Max: s.cfg.Intervals.MaxRetry, Jitter: 1}
 }
 
-// SetError records the result of writing the own record and returns the keys with another status now.
+// SetError records the result of writing the own record and returns the keys with another status
+// now.
 func (s *Writes) SetError(err error) engine.Keys {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,8 +143,8 @@ func (s *Writes) SetPagesError(err error) {
 	s.updatePageProblem()
 }
 
-// updatePageProblem updates the problem of writing pages: it is the error of the first page that AWS did not refuse for its content. The caller
-// holds s.mu.
+// updatePageProblem updates the problem of writing pages: it is the error of the first page that
+// AWS did not refuse for its content. The caller holds s.mu.
 func (s *Writes) updatePageProblem() {
 	err := s.pagesErr
 	for i := range s.outbox.pages {
@@ -147,11 +155,13 @@ func (s *Writes) updatePageProblem() {
 	s.pageProblem.Set(err)
 }
 
-// announceWithin is the longest time for which a written page waits for writes of other pages that are in progress, so that one record announces them
-// together. A page of ten parts takes that long at 20 to 50 ms a request. 64 slow pages cost two records a second, of 50 writes.
+// announceWithin is the longest time for which a written page waits for writes of other pages that
+// are in progress, so that one record announces them together. A page of ten parts takes that long
+// at 20 to 50 ms a request. 64 slow pages cost two records a second, of 50 writes.
 const announceWithin = 500 * time.Millisecond
 
-// NextRecord returns when to write the own record next; ok is false if this cluster does not claim its ID.
+// NextRecord returns when to write the own record next; ok is false if this cluster does not claim
+// its ID.
 func (s *Writes) NextRecord(now time.Time) (at time.Time, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,8 +185,8 @@ func (s *Writes) NextRecord(now time.Time) (at time.Time, ok bool) {
 	return at, true
 }
 
-// RecordToWrite returns the own record if it has to be written: pages changed, the ID is claimed, or a heartbeat is due. Pages that are being
-// written are announced as they were before.
+// RecordToWrite returns the own record if it has to be written: pages changed, the ID is claimed,
+// or a heartbeat is due. Pages that are being written are announced as they were before.
 //
 // copyDue is set if the own catalog needs a copy of the record.
 func (s *Writes) RecordToWrite(now time.Time) (ours format.Member, copyDue, due bool) {
@@ -192,7 +202,8 @@ func (s *Writes) RecordToWrite(now time.Time) (ours format.Member, copyDue, due 
 		generation = s.outbox.written
 	}
 	if generation <= s.ours.Generation && !s.unannounced.IsZero() {
-		generation = s.outbox.nextGeneration(s.cfg.WallClock()) // a later record has announced a page that was written faster
+		// a later record has announced a page that was written faster
+		generation = s.outbox.nextGeneration(s.cfg.WallClock())
 	}
 	if before := s.ours.Generation; generation > before {
 		s.ours.Generation = generation
@@ -215,9 +226,10 @@ func (s *Writes) heartbeatInterval() time.Duration {
 	return s.cfg.HeartbeatInterval
 }
 
-// paced returns the last heartbeat plus nine tenths of the time since then, or zero if there is none. Heartbeats of a cluster whose clock is behind advance
-// at this pace until the clock has caught up. Those of a clone begin minutes later (engine.SavedHeartbeat): soon after the clone has ended, the cluster's heartbeats
-// are later than the clone's. The caller holds s.mu.
+// paced returns the last heartbeat plus nine tenths of the time since then, or zero if there is
+// none. Heartbeats of a cluster whose clock is behind advance at this pace until the clock has
+// caught up. Those of a clone begin minutes later (engine.SavedHeartbeat): soon after the clone has
+// ended, the cluster's heartbeats are later than the clone's. The caller holds s.mu.
 func (s *Writes) paced(now time.Time) int64 {
 	if s.beatAt.IsZero() {
 		return 0
@@ -225,7 +237,8 @@ func (s *Writes) paced(now time.Time) int64 {
 	return s.beat + (now.Sub(s.beatAt) * 9 / 10).Milliseconds()
 }
 
-// ObserveCopyWrite records the result of writing the copy of the own record, at the time when the write began. After a failure both are written again.
+// ObserveCopyWrite records the result of writing the copy of the own record, at the time when the
+// write began. After a failure both are written again.
 func (s *Writes) ObserveCopyWrite(began time.Time, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -236,7 +249,8 @@ func (s *Writes) ObserveCopyWrite(began time.Time, err error) {
 	s.copyRecord, s.copied = false, began
 }
 
-// ObserveRecordWrite records the result of writing the own record, at the time when the write began.
+// ObserveRecordWrite records the result of writing the own record, at the time when the write
+// began.
 func (s *Writes) ObserveRecordWrite(began time.Time, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -251,9 +265,11 @@ func (s *Writes) ObserveRecordWrite(began time.Time, err error) {
 	s.writtenAt = began
 }
 
-// wasAway reports whether other clusters may have taken this one for stale before the write of its record at began: after a start, and after half of StaleAfter without a
-// write, by either clock, because the monotonic one stops while a machine is suspended. A cluster with the same StaleAfter reads the record at least every quarter of
-// it, so that it needs at least three quarters. The caller holds s.mu.
+// wasAway reports whether other clusters may have taken this one for stale before the write of its
+// record at began: after a start, and after half of StaleAfter without a write, by either clock,
+// because the monotonic one stops while a machine is suspended. A cluster with the same StaleAfter
+// reads the record at least every quarter of it, so that it needs at least three quarters. The
+// caller holds s.mu.
 func (s *Writes) wasAway(began time.Time) bool {
 	silence := max(began.Sub(s.writtenAt), began.Round(0).Sub(s.writtenAt.Round(0)))
 	return s.writtenAt.IsZero() || silence >= s.cfg.StaleAfter/2
@@ -269,8 +285,8 @@ func (s *Writes) Excess() []ExcessParts {
 	return s.outbox.excess()
 }
 
-// TakeExcess returns the parts to remove now. Until ObserveRemoval gets the result, the pages of these parts are not written with more parts
-// than they have.
+// TakeExcess returns the parts to remove now. Until ObserveRemoval gets the result, the pages of
+// these parts are not written with more parts than they have.
 func (s *Writes) TakeExcess() []ExcessParts {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -299,8 +315,9 @@ func (s *Writes) ObserveRemoval(removed ExcessParts, err error) {
 	s.WriteSignal.Set()
 }
 
-// LeavingRecord returns the last record of a cluster that leaves: without pages and later than all of them. The last pages may have been written
-// and not announced, and the next process must not adopt them.
+// LeavingRecord returns the last record of a cluster that leaves: without pages and later than all
+// of them. The last pages may have been written and not announced, and the next process must not
+// adopt them.
 func (s *Writes) LeavingRecord() format.Member {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -311,7 +328,8 @@ func (s *Writes) LeavingRecord() format.Member {
 	return s.ours
 }
 
-// AdoptRecord makes a record of the previous process the own one. The next records of this process are later than its previous ones.
+// AdoptRecord makes a record of the previous process the own one. The next records of this process
+// are later than its previous ones.
 func (s *Writes) AdoptRecord(record format.Member) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -343,7 +361,8 @@ func (s *Writes) ForgetPages() {
 	s.outbox.disown()
 }
 
-// NextPages returns when to write pages, or to remove parts, next; ok is false if there is nothing to write.
+// NextPages returns when to write pages, or to remove parts, next; ok is false if there is nothing
+// to write.
 func (s *Writes) NextPages(now time.Time) (at time.Time, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -364,9 +383,10 @@ func (s *Writes) NextPages(now time.Time) (at time.Time, ok bool) {
 	return again, !again.IsZero()
 }
 
-// pagesDue returns the time at which pages have to be written. Torn pages are due now, and so is a change of a page whose changes come alone. Other first
-// changes after a quiet time are due after a short delay, so that further changes join them. A series of changes is due when it pauses or has lasted too long. The
-// caller holds s.mu.
+// pagesDue returns the time at which pages have to be written. Torn pages are due now, and so is a
+// change of a page whose changes come alone. Other first changes after a quiet time are due after a
+// short delay, so that further changes join them. A series of changes is due when it pauses or has
+// lasted too long. The caller holds s.mu.
 func (s *Writes) pagesDue(now time.Time, dirty, torn int) time.Time {
 	if torn > 0 {
 		return now
@@ -381,8 +401,8 @@ func (s *Writes) pagesDue(now time.Time, dirty, torn int) time.Time {
 	return earlier(s.lastChange.Add(s.cfg.Intervals.Quiet), s.firstChange.Add(atMost))
 }
 
-// ObserveWrite records the result of writing a page by these operations. A page that could not be written has its own backoff. It returns the
-// page's keys if they have another problem now.
+// ObserveWrite records the result of writing a page by these operations. A page that could not be
+// written has its own backoff. It returns the page's keys if they have another problem now.
 func (s *Writes) ObserveWrite(w PageWrite, operations []string, err error) (changed engine.Keys) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -416,7 +436,8 @@ func (s *Writes) ObserveWrite(w PageWrite, operations []string, err error) (chan
 	return changed
 }
 
-// TakeBatch returns the pages to write now, and the keys with another problem now. Until ObserveWrite gets its result, a page is not due again.
+// TakeBatch returns the pages to write now, and the keys with another problem now. Until
+// ObserveWrite gets its result, a page is not due again.
 func (s *Writes) TakeBatch() (writes []PageWrite, changed engine.Keys) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -425,7 +446,8 @@ func (s *Writes) TakeBatch() (writes []PageWrite, changed engine.Keys) {
 	}
 	s.outbox.setKeepWithdrawn(s.claim.isYoung())
 	isAdopting := s.outbox.orphanedPages || s.outbox.isSuccessor && s.outbox.awaitsAll
-	s.announce = s.announce || isAdopting && !s.outbox.isFinal() // the pages found may be as desired
+	// the pages found may be as desired
+	s.announce = s.announce || isAdopting && !s.outbox.isFinal()
 	writes, refused := s.outbox.batch(time.Now(), s.cfg.WallClock())
 	s.firstChange = time.Time{}
 	if len(writes) > 0 {
@@ -441,7 +463,8 @@ func (s *Writes) TakeBatch() (writes []PageWrite, changed engine.Keys) {
 	return writes, changed
 }
 
-// logRefused logs the errors because of which a page does not have all desired exports. The caller holds s.mu.
+// logRefused logs the errors because of which a page does not have all desired exports. The caller
+// holds s.mu.
 func (s *Writes) logRefused(page int) {
 	p := &s.outbox.pages[page]
 	if p.problem != nil {
@@ -452,8 +475,8 @@ func (s *Writes) logRefused(page int) {
 	}
 }
 
-// ObserveFailedOperation records the error of the operation for a page that AWS accepted and never wrote. It returns the page's keys if their problem has
-// changed.
+// ObserveFailedOperation records the error of the operation for a page that AWS accepted and never
+// wrote. It returns the page's keys if their problem has changed.
 func (s *Writes) ObserveFailedOperation(w PageWrite, reason error) engine.Keys {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -471,12 +494,13 @@ func (s *Writes) ObserveFailedOperation(w PageWrite, reason error) engine.Keys {
 	return changed
 }
 
-// announced returns the digests for the own record: those of this process for adopted pages, and those that the registry shows for the others.
-// The caller holds s.mu.
+// announced returns the digests for the own record: those of this process for adopted pages, and
+// those that the registry shows for the others. The caller holds s.mu.
 func (s *Writes) announced() (pages format.Digests) {
 	shown := s.shown()
 	if s.isAdoptionOver() && !s.outbox.hasAll || s.outbox.isFinal() {
-		s.outbox.orphanedPages, s.outbox.isSuccessor = false, false // exports that were neither published nor withdrawn stay as found
+		// exports that were neither published nor withdrawn stay as found
+		s.outbox.orphanedPages, s.outbox.isSuccessor = false, false
 	}
 	for i := range pages {
 		pages[i] = s.outbox.announcement(i, shown)
@@ -484,8 +508,9 @@ func (s *Writes) announced() (pages format.Digests) {
 	return pages
 }
 
-// perDirtyPage extends the time for which a series of changes is gathered, for each page that it changes: the duration of a write at 50 requests per
-// second. A controller that starts with 1,000 exports writes its pages about twice, not for every export.
+// perDirtyPage extends the time for which a series of changes is gathered, for each page that it
+// changes: the duration of a write at 50 requests per second. A controller that starts with 1,000
+// exports writes its pages about twice, not for every export.
 const perDirtyPage = 20 * time.Millisecond
 
 func earlier(a, b time.Time) time.Time {

@@ -96,8 +96,8 @@ func (s *State) StateOf(id string) ClusterState {
 	return NotRead
 }
 
-// RecordOf returns the record of a cluster that counts, nil without one. Its properties are those of
-// the cluster, and its key verifies the units.
+// RecordOf returns the record of a cluster that counts, nil without one. Its properties are those
+// of the cluster, and its key verifies the units.
 func (s *State) RecordOf(id string) *Record {
 	if c := s.clusters[id]; c != nil && c.signed != nil {
 		return &c.signed.record

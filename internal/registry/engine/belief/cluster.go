@@ -59,8 +59,8 @@ type proof struct {
 	resetAt time.Time
 }
 
-// viewed returns the state that a View shows: in Saving, the one before if there was a record, or if
-// none follows.
+// viewed returns the state that a View shows: in Saving, the one before if there was a record, or
+// if none follows.
 func (c *cluster) viewed() ClusterState {
 	switch c.state {
 	case Saving:
@@ -149,8 +149,8 @@ func (s *State) accept(st *step, c *cluster, r *Record) {
 	s.believe(st, c, r, pin)
 }
 
-// believe applies a record that counts, unless it is the one that counts already. pin is that of its
-// key.
+// believe applies a record that counts, unless it is the one that counts already. pin is that of
+// its key.
 func (s *State) believe(st *step, c *cluster, r *Record, pin Pin) {
 	hasLeft := c.state == Left && r.Farewell && pin.Key == c.pin.Key
 	if hasLeft || c.isSame(r) {
@@ -179,16 +179,16 @@ func (c *cluster) isSame(r *Record) bool {
 	return last != nil && last.Key == r.Key && last.At == r.At
 }
 
-// countHeartbeat counts a record that is later than the previous one as a heartbeat. The first one of
-// this process may be old.
+// countHeartbeat counts a record that is later than the previous one as a heartbeat. The first one
+// of this process may be old.
 func (s *State) countHeartbeat(c *cluster, r *Record) {
 	if c.signed != nil && (r.Key != c.signed.record.Key || r.At.After(c.signed.record.At)) {
 		s.beats[c.id] = true
 	}
 }
 
-// save lets a record count, or nil if the cluster is forgotten: at once if the pin is saved, in state
-// Saving otherwise.
+// save lets a record count, or nil if the cluster is forgotten: at once if the pin is saved, in
+// state Saving otherwise.
 func (s *State) save(st *step, c *cluster, r *Record) {
 	switch c.state {
 	case Saving:
@@ -269,8 +269,8 @@ func (s *State) forget(st *step, c *cluster) {
 	s.save(st, c, nil)
 }
 
-// trust makes a key that of the cluster. All that was imported stays, until a record with the key is
-// read.
+// trust makes a key that of the cluster. All that was imported stays, until a record with the key
+// is read.
 func (s *State) trust(st *step, c *cluster, key trust.Key) {
 	if c.pin.Key != key {
 		c.pin = Pin{Key: key}

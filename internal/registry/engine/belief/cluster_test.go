@@ -68,8 +68,8 @@ func inPlace(r Record, seal Seal) *Record {
 	return &r
 }
 
-// reached returns a State with the cluster in a state. In First and Current its export is imported, and
-// its pin is of key1.
+// reached returns a State with the cluster in a state. In First and Current its export is imported,
+// and its pin is of key1.
 func reached(t *testing.T, state ClusterState) (*State, time.Time) {
 	t.Helper()
 	pins := map[string]Pin{"cls": {Key: key1, Last: at(10)}}
@@ -97,8 +97,8 @@ func reached(t *testing.T, state ClusterState) (*State, time.Time) {
 	return s, began.Add(time.Hour)
 }
 
-// cell applies events, and returns the next state, "–" for the same one, with the actions of the last
-// one.
+// cell applies events, and returns the next state, "–" for the same one, with the actions of the
+// last one.
 func cell(s *State, now time.Time, events ...Event) string {
 	before := s.StateOf("cls")
 	was := s.View(web, "cls")
@@ -252,8 +252,8 @@ func TestRebuiltCluster(t *testing.T) {
 	}
 }
 
-// TestUnknownClusterIsDropped: another member cannot fill the memory with records of clusters that do
-// not exist.
+// TestUnknownClusterIsDropped: another member cannot fill the memory with records of clusters that
+// do not exist.
 func TestUnknownClusterIsDropped(t *testing.T) {
 	s := New(testConfig(), nil)
 	a := s.Step(RecordRead{testRecord(key1, 20, 20)}, began)
@@ -266,8 +266,8 @@ func TestUnknownClusterIsDropped(t *testing.T) {
 	}
 }
 
-// TestProofPauses: a key that is not proven is read again soon, then with growing pauses. Records with
-// ever new keys begin that anew once in a quarter of the time until a cluster is stale.
+// TestProofPauses: a key that is not proven is read again soon, then with growing pauses. Records
+// with ever new keys begin that anew once in a quarter of the time until a cluster is stale.
 func TestProofPauses(t *testing.T) {
 	for _, tt := range []struct {
 		isNew       bool

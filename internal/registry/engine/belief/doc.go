@@ -1,9 +1,9 @@
 // Package belief decides what the records of the other clusters mean: which of their exports are
-// imported, unknown or ended. It has tables (a) and (b) of docs/proposals/031-engine.md and the rules
-// that they use.
+// imported, unknown or ended. It has tables (a) and (b) of docs/proposals/031-engine.md and the
+// rules that they use.
 //
-// State.Step is deterministic: it does no I/O, has no clock and no goroutine, and the same events give
-// the same actions. Package engine/model explores it.
+// State.Step is deterministic: it does no I/O, has no clock and no goroutine, and the same events
+// give the same actions. Package engine/model explores it.
 //
 // # Files
 //
@@ -19,15 +19,16 @@
 //
 // A driver verifies signatures and decodes without its lock, and calls Step with it. A record is
 // verified with the key that it presents; whether that is the key of the cluster is decided here. A
-// unit is verified with the key of State.RecordOf. What the budgets do not admit is Content.Unusable.
+// unit is verified with the key of State.RecordOf. What the budgets do not admit is
+// Content.Unusable.
 //
 //   - cloudmap: a poll of service members is a RecordRead, RecordRefused or RecordMissing for each
-//     cluster, and a Tick. The catalog of a cluster is its own place: ReadProofs reads the copy of the
-//     record there, with the tag as the seal. ByUnit has the digests of the pages. The driver limits
-//     the catalogs of unknown clusters that it reads in a poll.
-//   - etcd: the prefix of a cluster is its own place, so each record is of Own, and Sealed with a user
-//     for each cluster. The changes that a watch shows at one revision are the events RecordRead and
-//     UnitsRead, and then a Tick. AsSet has the digest of the exports.
+//     cluster, and a Tick. The catalog of a cluster is its own place: ReadProofs reads the copy of
+//     the record there, with the tag as the seal. ByUnit has the digests of the pages. The driver
+//     limits the catalogs of unknown clusters that it reads in a poll.
+//   - etcd: the prefix of a cluster is its own place, so each record is of Own, and Sealed with a
+//     user for each cluster. The changes that a watch shows at one revision are the events
+//     RecordRead and UnitsRead, and then a Tick. AsSet has the digest of the exports.
 //   - memory: as etcd, with records that the hub makes from a counter, and one key for all.
 //
 // The pins are the caller's to save: it answers each of SavePins with PinSaved, at once if there is

@@ -35,8 +35,8 @@ type Seal int
 const (
 	// SealUnknown means that the seal was not read, or could not be read.
 	SealUnknown Seal = iota
-	// Sealed means that only the cluster can write there: by the tag of the catalog on Cloud Map, by
-	// the user of the prefix on etcd.
+	// Sealed means that only the cluster can write there: by the tag of the catalog on Cloud Map,
+	// by the user of the prefix on etcd.
 	Sealed
 	// Unsealed means that another member could give itself the right to.
 	Unsealed

@@ -114,8 +114,8 @@ func (s *ShownUnits) set(unit UnitName, generation int64) {
 	}
 }
 
-// SetDigest identifies a set of units with their generations: the sum of the digests of each, modulo
-// 2^256. So a change of one unit costs the same whatever the size of the set.
+// SetDigest identifies a set of units with their generations: the sum of the digests of each,
+// modulo 2^256. So a change of one unit costs the same whatever the size of the set.
 type SetDigest [4]uint64
 
 // With returns d with a unit added.

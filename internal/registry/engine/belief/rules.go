@@ -37,9 +37,9 @@ type Pin struct {
 	Unsealed bool
 }
 
-// later reports whether a record with this time counts: its time is later than, or that of, the last
-// one of its key. Otherwise it is a replay. The last record of a cluster that has ended does not
-// count again.
+// later reports whether a record with this time counts: its time is later than, or that of, the
+// last one of its key. Otherwise it is a replay. The last record of a cluster that has ended does
+// not count again.
 func later(at trust.Time, p Pin) bool {
 	return at.After(p.Last) || at == p.Last && !p.Membership.hasEnded()
 }
@@ -97,8 +97,8 @@ func (k *presented) isRebuilt(p Pin) bool {
 	return isProven && k.isStale && p.Last != trust.Time{}
 }
 
-// listed is the rule "accepted" where an administrator has listed keys; ok is false if that does not
-// decide.
+// listed is the rule "accepted" where an administrator has listed keys; ok is false if that does
+// not decide.
 func (cfg *Config) listed(cluster string, key trust.Key) (v verdict, ok bool) {
 	listed, isListed := cfg.Listed[cluster]
 	switch {
@@ -110,12 +110,12 @@ func (cfg *Config) listed(cluster string, key trust.Key) (v verdict, ok bool) {
 	return isRefused, false
 }
 
-// isSaved reports whether the next process will know of the cluster that exports depend on: its key,
-// and whether it has ended.
+// isSaved reports whether the next process will know of the cluster that exports depend on: its
+// key, and whether it has ended.
 func isSaved(pin, saved Pin) bool { return pin.Key == saved.Key && pin.Membership == saved.Membership }
 
-// early reports whether a unit counts that its record does not name: its cluster has signed it after
-// all that the record decides, and after the version that was read before.
+// early reports whether a unit counts that its record does not name: its cluster has signed it
+// after all that the record decides, and after the version that was read before.
 func early(u Unit, author trust.Key, settled int64, read Version, readKey trust.Key) bool {
 	if u.Key != author || u.Version.Generation <= settled {
 		return false

@@ -139,8 +139,8 @@ func (s *State) observeUnits(st *step, c *cluster, e *UnitsRead) {
 	s.decideAll(st, c)
 }
 
-// hasLater reports whether a unit was read that the cluster has signed after a record: a farewell is
-// later than all units. b may be nil.
+// hasLater reports whether a unit was read that the cluster has signed after a record: a farewell
+// is later than all units. b may be nil.
 func (b *signed) hasLater(r *Record) bool {
 	if b == nil {
 		return false

@@ -11,8 +11,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// State is what this cluster knows of the other clusters of a clusterset in one store. It is not safe
-// for concurrent use.
+// State is what this cluster knows of the other clusters of a clusterset in one store. It is not
+// safe for concurrent use.
 type State struct {
 	cfg      Config
 	clusters map[string]*cluster
@@ -257,8 +257,8 @@ func (s *State) pins() (n int) {
 	return n
 }
 
-// Pins returns the pins as they are now, to be saved at the rate of the driver: their times are later
-// than those of SavePins.
+// Pins returns the pins as they are now, to be saved at the rate of the driver: their times are
+// later than those of SavePins.
 func (s *State) Pins() map[string]Pin {
 	pins := make(map[string]Pin, len(s.clusters))
 	for id, c := range s.clusters {

@@ -27,8 +27,8 @@ const (
 	Skipped
 )
 
-// unit is a unit of a cluster. version, key and content are those of the version that was read, zero
-// in Absent and Unread.
+// unit is a unit of a cluster. version, key and content are those of the version that was read,
+// zero in Absent and Unread.
 type unit struct {
 	state   UnitState
 	version Version
@@ -129,8 +129,8 @@ func (u *unit) isAhead(f *facts) bool {
 	return u.key == f.author && u.version.Generation > f.settled
 }
 
-// isLaterThan reports whether the version that was read before is later than the one that the record
-// names: the store, and the record with it, may have been set back.
+// isLaterThan reports whether the version that was read before is later than the one that the
+// record names: the store, and the record with it, may have been set back.
 func (u *unit) isLaterThan(read *Unit, f *facts) bool {
 	return u.isAhead(f) && read.Version.Generation < u.version.Generation
 }
@@ -148,7 +148,8 @@ func (u *unit) observe(f *facts, read *Unit, changed keys) {
 	case isSame:
 		u.take(read, changed)
 	default:
-		u.failed(f.now, f.poll, maxRetry) // it is older, not whole or not signed: it changes nothing
+		// it is older, not whole or not signed: it changes nothing
+		u.failed(f.now, f.poll, maxRetry)
 	}
 }
 

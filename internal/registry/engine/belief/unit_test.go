@@ -16,8 +16,8 @@ func (s UnitState) String() string {
 	return [...]string{"Absent", "Unread", "Shown", "Behind", "Ahead", "Skipped"}[s]
 }
 
-// reachedUnit returns a unit in a state, whose record decides up to generation 20. Shown and Behind have
-// read generation 20, Ahead 25.
+// reachedUnit returns a unit in a state, whose record decides up to generation 20. Shown and Behind
+// have read generation 20, Ahead 25.
 func reachedUnit(state UnitState) *unit {
 	u := &unit{state: state}
 	switch state {
@@ -169,8 +169,8 @@ func TestUnusableExports(t *testing.T) {
 	}
 }
 
-// TestUnitRetries: a store that shows no whole unit is read at each poll at first, then with growing
-// pauses.
+// TestUnitRetries: a store that shows no whole unit is read at each poll at first, then with
+// growing pauses.
 func TestUnitRetries(t *testing.T) {
 	u := reachedUnit(Unread)
 	read := Unit{Name: "web"}

@@ -10,8 +10,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// fingerprint identifies a state: two hashes of its canonical form. Of 10^7 states, two have the same
-// one by accident with a probability of 10^-24.
+// fingerprint identifies a state: two hashes of its canonical form. Of 10^7 states, two have the
+// same one by accident with a probability of 10^-24.
 type fingerprint [2]uint64
 
 var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}

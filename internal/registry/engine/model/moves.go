@@ -12,7 +12,8 @@ type Kind uint8
 
 // The moves of an exporting cluster, of the reader, of administrators and of the third party.
 const (
-	// Publish writes a new version of an export. The record follows with Announce, or at once AsSet.
+	// Publish writes a new version of an export. The record follows with Announce, or at once
+	// AsSet.
 	Publish Kind = iota
 	// Withdraw ends an export in the same way.
 	Withdraw
@@ -52,8 +53,8 @@ const (
 	Forgets
 	Trusts
 
-	// Backup copies what the store has of a cluster. RestoreAll, RestoreRecord and RestoreUnit write
-	// it again.
+	// Backup copies what the store has of a cluster. RestoreAll, RestoreRecord and RestoreUnit
+	// write it again.
 	Backup
 	RestoreAll
 	RestoreRecord

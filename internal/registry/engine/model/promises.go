@@ -88,8 +88,8 @@ func (s *state) checkKey(before *state, move Move, i, u, k int) string {
 	return ""
 }
 
-// checkNotified checks that a change of a view is notified, and that a move about one cluster changes
-// no view of another one.
+// checkNotified checks that a change of a view is notified, and that a move about one cluster
+// changes no view of another one.
 func (s *state) checkNotified(move Move, i int, key mcs.Key, was, now view) string {
 	if move.Kind == Kill || move.Kind == Restart {
 		return "" // a process that starts looks all keys up
@@ -149,14 +149,14 @@ func (v view) text() string {
 }
 
 const (
-	// rounds is the number of reads within which all converges: those until an old key is stale, and
-	// some more.
+	// rounds is the number of reads within which all converges: those until an old key is stale,
+	// and some more.
 	rounds = 30
 	pause  = 15 * time.Second
 )
 
-// converge lets all faults end, and returns what does not converge, "" if all does. s must not be used
-// after that.
+// converge lets all faults end, and returns what does not converge, "" if all does. s must not be
+// used after that.
 func (s *state) converge() string {
 	s.isUsed = s.isUsed || s.world.Skips
 	if s.world.Skips {
@@ -165,8 +165,8 @@ func (s *state) converge() string {
 	for i := range s.world.Clusters {
 		m := &s.members[i]
 		m.isDown = false
-		// Without a seal, or a record of the pinned key, only an administrator can say that a cluster
-		// that was built anew is the same one.
+		// Without a seal, or a record of the pinned key, only an administrator can say that a
+		// cluster that was built anew is the same one.
 		isUnprovable := !s.world.Sealed || s.reader.Pins()[clusterID(i)].Last == trust.Time{}
 		if isUnprovable && !m.succeeds && m.key == nextKey {
 			s.step(belief.Trust{Cluster: clusterID(i), Key: public(i, nextKey)})

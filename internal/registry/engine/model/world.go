@@ -12,8 +12,8 @@ import (
 // World is the definition of a small world: its clusters and what may happen.
 type World struct {
 	Name string
-	// Clusters is the number of exporting clusters, Units the number of units of each, and KeysPerUnit
-	// the number of exports that a unit may have.
+	// Clusters is the number of exporting clusters, Units the number of units of each, and
+	// KeysPerUnit the number of exports that a unit may have.
 	Clusters, Units, KeysPerUnit int
 	// AsSet makes records name all units by one digest, and be written with them (etcd). Otherwise
 	// they name each unit, and are written after it (Cloud Map).
@@ -35,8 +35,8 @@ const (
 	poll                           = 2 * time.Second
 )
 
-// signer is a key: 0 is none. A cluster has ownKey, nextKey after a rotation or after it was rebuilt,
-// and another member has otherKey.
+// signer is a key: 0 is none. A cluster has ownKey, nextKey after a rotation or after it was
+// rebuilt, and another member has otherKey.
 type signer uint8
 
 const (
@@ -89,7 +89,8 @@ type evidence struct {
 	// absent are the times of the latest records without each key. since is the time at which the
 	// cluster joined last.
 	absent [maxUnits][maxKeys]int16
-	// records are the records that are in use somewhere. versions are the times of the latest records that name each version.
+	// records are the records that are in use somewhere. versions are the times of the latest
+	// records that name each version.
 	records  []record
 	versions []version
 }
@@ -101,8 +102,8 @@ type version struct {
 	named int16
 }
 
-// imported is an import of the reader: the generation of the version, 0 without one, and the time of
-// the latest evidence that the reader had.
+// imported is an import of the reader: the generation of the version, 0 without one, and the time
+// of the latest evidence that the reader had.
 type imported struct{ generation, at int16 }
 
 // member is a cluster in a world, with all about it.
@@ -115,12 +116,12 @@ type member struct {
 	imports [maxUnits][maxKeys]imported
 	disk    belief.Pin
 	onDisk  bool
-	// first is the time of the first record that the process of the reader was shown, and hasMore is
-	// set once it was shown another one, or no other one for long.
+	// first is the time of the first record that the process of the reader was shown, and hasMore
+	// is set once it was shown another one, or no other one for long.
 	first   int16
 	hasMore bool
-	// wasKilled is set from a kill of the reader until the next heartbeat of the cluster, isForgotten
-	// from Forget until a record counts again.
+	// wasKilled is set from a kill of the reader until the next heartbeat of the cluster,
+	// isForgotten from Forget until a record counts again.
 	wasKilled, isForgotten bool
 }
 
@@ -185,7 +186,8 @@ func (s *state) restart() bool {
 		if s.reader != nil {
 			s.forgetUnits(i)
 		}
-		s.members[i].hasMore = s.members[i].disk.Membership != belief.Member // its imports have ended
+		// its imports have ended
+		s.members[i].hasMore = s.members[i].disk.Membership != belief.Member
 		if m := &s.members[i]; m.onDisk {
 			pins[clusterID(i)] = m.disk
 		}
@@ -199,8 +201,8 @@ func (s *state) restart() bool {
 	return true
 }
 
-// forgetUnits makes the latest record that the reader has read the evidence of its imports: a unit that
-// no record names is none for the next process.
+// forgetUnits makes the latest record that the reader has read the evidence of its imports: a unit
+// that no record names is none for the next process.
 func (s *state) forgetUnits(i int) {
 	r := s.reader.RecordOf(clusterID(i))
 	if r == nil {
@@ -267,8 +269,8 @@ func succeeds(previous, next trust.Key, _, signature string) bool {
 
 func succession(previous, next trust.Key) string { return string(previous[:2]) + string(next[:2]) }
 
-// exports are all exports that may be imported, by cluster, unit, key and generation: two versions of
-// one are different values.
+// exports are all exports that may be imported, by cluster, unit, key and generation: two versions
+// of one are different values.
 var exports = map[exportID]*mcs.Export{}
 
 type exportID struct {

@@ -7,8 +7,8 @@ var (
 	setRead = []Kind{ReadRecord, ReadAll, ReadUnit, Save}
 )
 
-// Worlds are the worlds that make model explores: few kinds of moves in each, so that the search gets
-// far.
+// Worlds are the worlds that make model explores: few kinds of moves in each, so that the search
+// gets far.
 func Worlds() []*World {
 	return []*World{
 		{

@@ -1,5 +1,5 @@
-// Package etcdtest runs real etcd clusters for tests and benchmarks, with TLS and etcd's own users as in docs/etcd.md, and
-// injects faults into them.
+// Package etcdtest runs real etcd clusters for tests and benchmarks, with TLS and etcd's own users
+// as in docs/etcd.md, and injects faults into them.
 package etcdtest
 
 import (
@@ -35,17 +35,20 @@ type Options struct {
 	Dir string
 	// Members is the number of members; 0 is one.
 	Members int
-	// Address is the address of a single member for clients, as host:port; "" is a free port of 127.0.0.1.
+	// Address is the address of a single member for clients, as host:port; "" is a free port of
+	// 127.0.0.1.
 	Address string
 	// Args are further arguments of each member, Env further environment variables as NAME=value.
 	Args, Env []string
 	// Plain makes the members serve clients without TLS.
 	Plain bool
-	// ClientCertificates requires a certificate of each client and uses its common name as the user.
+	// ClientCertificates requires a certificate of each client and uses its common name as the
+	// user.
 	ClientCertificates bool
 }
 
-// Cluster is a running etcd cluster. Clients reach each member through a Proxy of its own, and so do the other members.
+// Cluster is a running etcd cluster. Clients reach each member through a Proxy of its own, and so
+// do the other members.
 type Cluster struct {
 	Members []*Member
 	// CAFile is the CA of the members' certificates.
@@ -58,7 +61,8 @@ type Cluster struct {
 
 // Member is one etcd process.
 type Member struct {
-	// Clients and Peers are the proxies in front of it, nil for a single member with Options.Address.
+	// Clients and Peers are the proxies in front of it, nil for a single member with
+	// Options.Address.
 	Clients, Peers *Proxy
 
 	// Endpoint is its URL for clients.
@@ -213,7 +217,8 @@ func (m *Member) signal(s os.Signal) {
 	}
 }
 
-// Backup copies the data of all members into a directory that exists, and returns a function that sets them back to it.
+// Backup copies the data of all members into a directory that exists, and returns a function that
+// sets them back to it.
 func (c *Cluster) Backup(dir string) (restore func() error, err error) {
 	copyData := func(from, to string) error {
 		for _, m := range c.Members {
@@ -239,9 +244,11 @@ func (c *Cluster) Backup(dir string) (restore func() error, err error) {
 		if err := copyData(dir, c.dir); err != nil {
 			return err
 		}
-		// etcd lets requests with a token that it gave out after the backup wait until it has written as much again. The registry's watch logs in again.
+		// etcd lets requests with a token that it gave out after the backup wait until it has
+		// written as much again. The registry's watch logs in again.
 		_ = c.root.Close()
-		for deadline := time.Now().Add(time.Minute); ; { // while the members elect a leader, a login may fail
+		// while the members elect a leader, a login may fail
+		for deadline := time.Now().Add(time.Minute); ; {
 			if c.root, err = c.client("root", rootPassword, c.direct()); err == nil || time.Now().After(deadline) {
 				return err
 			}
@@ -249,7 +256,8 @@ func (c *Cluster) Backup(dir string) (restore func() error, err error) {
 	}, copyData(c.dir, dir)
 }
 
-// copyFolder copies a folder. It leaves out blocks of zeros, which most of etcd's log is: it allocates 64 MB of it at once.
+// copyFolder copies a folder. It leaves out blocks of zeros, which most of etcd's log is: it
+// allocates 64 MB of it at once.
 func copyFolder(from, to string) error {
 	return filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -368,7 +376,8 @@ func (c *Cluster) client(user, password string, endpoints []string) (*clientv3.C
 	}
 	return clientv3.New(clientv3.Config{
 		Endpoints: endpoints, TLS: cfg, Username: user, Password: password, DialTimeout: 20 * time.Second, Logger: zap.NewNop(),
-		// As the registry's client: gRPC's own pauses between attempts to connect grow to two minutes.
+		// As the registry's client: gRPC's own pauses between attempts to connect grow to two
+		// minutes.
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second}, MinConnectTimeout: 5 * time.Second,
@@ -376,7 +385,8 @@ func (c *Cluster) client(user, password string, endpoints []string) (*clientv3.C
 	})
 }
 
-// Client returns a client with the user that AddCluster created for a cluster. The caller closes it.
+// Client returns a client with the user that AddCluster created for a cluster. The caller closes
+// it.
 func (c *Cluster) Client(user, passwordFile string) (*clientv3.Client, error) {
 	password, err := os.ReadFile(passwordFile)
 	if err != nil {
@@ -385,7 +395,8 @@ func (c *Cluster) Client(user, passwordFile string) (*clientv3.Client, error) {
 	return c.client(user, strings.TrimSpace(string(password)), c.Endpoints())
 }
 
-// Root returns a client with all permissions. It does not use the proxies, so that it reaches members that are cut off from clients.
+// Root returns a client with all permissions. It does not use the proxies, so that it reaches
+// members that are cut off from clients.
 func (c *Cluster) Root() *clientv3.Client { return c.root }
 
 // Certificate issues a client certificate with the common name user, in CertificateFiles(user).
@@ -398,8 +409,8 @@ func (c *Cluster) CertificateFiles(user string) (certFile, keyFile string) {
 	return filepath.Join(c.dir, user+".crt"), filepath.Join(c.dir, user+".key")
 }
 
-// AddCluster creates a user for a cluster with the permissions of docs/etcd.md, and returns its name and the file of its
-// password. It may be called again.
+// AddCluster creates a user for a cluster with the permissions of docs/etcd.md, and returns its
+// name and the file of its password. It may be called again.
 func (c *Cluster) AddCluster(ctx context.Context, prefix, clusterSetID, clusterID string) (user, passwordFile string, err error) {
 	user = strings.Trim(strings.ReplaceAll(prefix, "/", "-"), "-") + "." + clusterSetID + "." + clusterID
 	passwordFile = filepath.Join(c.dir, user+".password")

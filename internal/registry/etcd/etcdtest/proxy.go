@@ -23,7 +23,8 @@ type Proxy struct {
 	answered atomic.Int64
 }
 
-// Answered returns the number of bytes that the process has sent through the proxy, those of TLS included.
+// Answered returns the number of bytes that the process has sent through the proxy, those of TLS
+// included.
 func (p *Proxy) Answered() int64 { return p.answered.Load() }
 
 // counted is a connection that counts what is written to it.

@@ -1,4 +1,5 @@
-// Package servicesfile reads the file of --cloud-map-services. It is pure, and needs no AWS SDK, so that the kubectl plugin can check files too.
+// Package servicesfile reads the file of --cloud-map-services. It is pure, and needs no AWS SDK, so
+// that the kubectl plugin can check files too.
 package servicesfile
 
 import (
@@ -19,9 +20,11 @@ import (
 const (
 	// MaxBytes is the size of the largest ConfigMap.
 	MaxBytes = 1 << 20
-	// MaxServices bounds the services of a file. With readPace, 200 services are read in five minutes.
+	// MaxServices bounds the services of a file. With readPace, 200 services are read in five
+	// minutes.
 	MaxServices = 200
-	// maxServicePorts bounds the ports of a service: those of most Services, and a tenth of what mcs.Sanitize allows.
+	// maxServicePorts bounds the ports of a service: those of most Services, and a tenth of what
+	// mcs.Sanitize allows.
 	maxServicePorts = 100
 	// maxZones bounds the zones of a file. A Region of AWS has at most 6, and some 20 local ones.
 	maxZones = 64
@@ -37,7 +40,8 @@ type Mapping struct {
 	Namespace, Service string
 	// Key names it in Kubernetes.
 	Key mcs.Key
-	// Created is the time by which it takes precedence over exports of clusters, zero if every export of a cluster decides.
+	// Created is the time by which it takes precedence over exports of clusters, zero if every
+	// export of a cluster decides.
 	Created time.Time
 	// Families are those of the clusterset IPs and of the addresses that are imported.
 	Families []corev1.IPFamily
@@ -100,7 +104,8 @@ type (
 	}
 )
 
-// Parse reads a file. The error has one line for each problem, with the action that solves it. The mappings are sorted by key.
+// Parse reads a file. The error has one line for each problem, with the action that solves it. The
+// mappings are sorted by key.
 func Parse(text []byte) ([]Mapping, error) {
 	if len(text) > MaxBytes {
 		return nil, fmt.Errorf("the file has more than the %d bytes of a ConfigMap", MaxBytes)
@@ -186,8 +191,10 @@ func (p *problems) zones(ids map[string]string) mcs.Zones {
 	return ids
 }
 
-// families checks the IP families. They do not follow the addresses: a user that registers instances could otherwise make Kubernetes allocate other IPs. Without the
-// key they are IPv4 alone, which instances of ECS and EC2 have by default: an IPv6 clusterset IP without endpoints would refuse connections.
+// families checks the IP families. They do not follow the addresses: a user that registers
+// instances could otherwise make Kubernetes allocate other IPs. Without the key they are IPv4
+// alone, which instances of ECS and EC2 have by default: an IPv6 clusterset IP without endpoints
+// would refuse connections.
 func (p *problems) families(at string, list []corev1.IPFamily) []corev1.IPFamily {
 	if len(list) == 0 {
 		return []corev1.IPFamily{corev1.IPv4Protocol}

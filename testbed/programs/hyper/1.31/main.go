@@ -16,7 +16,8 @@ import (
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 
-	// The programs' own main packages register these: JSON logs and the metrics of client-go and of versions.
+	// The programs' own main packages register these: JSON logs and the metrics of client-go and of
+	// versions.
 	_ "k8s.io/component-base/logs/json/register"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
 	_ "k8s.io/component-base/metrics/prometheus/version"
