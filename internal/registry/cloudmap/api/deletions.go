@@ -121,6 +121,12 @@ func (d *Deletions) delete(ctx context.Context, r resource, remove func() error)
 		return false, err
 	}
 	removed := retryInUse(ctx, remove)
+	if IsDenied(removed) {
+		// With policies by tags, IAM denies access to what another cluster has deleted meanwhile.
+		if _, err := d.isManaged(ctx, r); IsNotFound(err) {
+			removed = nil
+		}
+	}
 	return removed == nil, d.conclude(r, removed)
 }
 

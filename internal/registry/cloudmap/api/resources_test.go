@@ -368,6 +368,30 @@ func TestDeletions(t *testing.T) {
 	}
 }
 
+// With policies by tags, IAM denies access to what another cluster has deleted meanwhile.
+func TestDeletions_OfAnotherCluster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cloud := startCloud(t)
+		ctx, c := t.Context(), cloud.client(t, ownerAccount, "")
+		in := must(c.CreateNamespace(ctx, "demo", ours, PartView))(t)
+		rule := cloudmaplocal.FaultRule{Kind: cloudmaplocal.FaultError, Operations: []string{"DeleteNamespace"}, Code: "ResourceInUse"}
+		cloud.fail(t, rule)
+		go func() {
+			time.Sleep(50 * time.Millisecond) // until the second attempt, after 100 ms
+			cloud.fail(t)
+			if err := cloud.client(t, ownerAccount, "").DeleteNamespace(ctx, in); err != nil {
+				t.Error(err)
+			}
+			rule.Code = "AccessDeniedException"
+			cloud.fail(t, rule)
+		}()
+		deletions := NewDeletions(c, ours)
+		if gone, err := deletions.Namespace(ctx, in); !gone || err != nil || len(deletions.Left()) > 0 {
+			t.Errorf("gone: %t, error %v, left %+v", gone, err, deletions.Left())
+		}
+	})
+}
+
 // A deletion that AWS accepts and that fails later is not a success.
 func TestDeletions_FollowsOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
