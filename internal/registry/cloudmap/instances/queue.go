@@ -39,14 +39,15 @@ type backoff struct {
 	retryAt  time.Time
 }
 
-// fail sets the pause after a failure. Quotas and missing permissions last longer than throttling.
+// fail sets the pause after a failure. Quotas last longer than throttling. A denial may be over soon:
+// IAM may see a new role, or the tags of a new namespace or service, after seconds.
 func (b *backoff) fail(now time.Time, err error) {
 	b.failures++
 	pause := min(maxRetry, minRetry<<min(b.failures-1, 10))
 	switch {
 	case errors.Is(err, errUndecided):
 		pause = min(maxUndecidedRetry, pause)
-	case api.IsInvalid(err), api.IsDenied(err) && b.failures >= maxDenials:
+	case api.IsInvalid(err):
 		pause = maxRetry
 	}
 	b.retryAt = now.Add(api.Jitter(pause))

@@ -109,7 +109,8 @@ func TestBackoff(t *testing.T) {
 		"first failure":         {0, throttled, minRetry},
 		"many failures":         {20, throttled, maxRetry},
 		"denied at first":       {0, denied, minRetry},
-		"denied several times":  {maxDenials - 1, denied, maxRetry},
+		"denied several times":  {3, denied, 8 * minRetry},
+		"denied for minutes":    {20, denied, maxRetry},
 		"unknown desired state": {20, errUndecided, maxUndecidedRetry},
 	} {
 		t.Run(name, func(t *testing.T) {
