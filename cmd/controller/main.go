@@ -13,7 +13,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
-	_ "golang.org/x/crypto/x509roots/fallback" // the image has no certificates; the system's come first
+	_ "golang.org/x/crypto/x509roots/fallback" // the image has no root certificates
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"

@@ -70,8 +70,8 @@ func liveOnce(t *testing.T, w *simulation) {
 		publish(t, a.Registry, exp)
 		w.until(2*time.Minute, "the change is imported", sees(t, b.Registry, exp))
 	}
-	// IAM sees the tags of its namespace and its service after 10 s each, and a failing service has a
-	// turn once in 10 s or more.
+	// IAM sees the tags of its namespace and its service after 10 s each, and a failing service has
+	// a turn once in 10 s or more.
 	w.until(2*time.Minute, "the instance view has the endpoints", func() bool { return a.view.Pending() == 0 })
 	key := webExport("cls1", 0, 1).Key
 	if err := a.Withdraw(t.Context(), key); err != nil {

@@ -39,8 +39,8 @@ type backoff struct {
 	retryAt  time.Time
 }
 
-// fail sets the pause after a failure. Quotas last longer than throttling. A denial may be over soon:
-// IAM may see a new role, or the tags of a new namespace or service, after seconds.
+// fail sets the pause after a failure. Quotas last longer than throttling. A denial may be over
+// soon: IAM may see a new role, or the tags of a new namespace or service, after seconds.
 func (b *backoff) fail(now time.Time, err error) {
 	b.failures++
 	pause := min(maxRetry, minRetry<<min(b.failures-1, 10))
