@@ -4,6 +4,7 @@
 //	make e2e                # everything
 //	make e2e RUN=Readiness  # one scenario
 //	make e2e REGISTRY=etcd  # on etcd instead of Cloud Map
+//	make e2e RUN=Tutorial CLOUDMAP="--pessimistic --behaviors=$PWD/test/e2e/testdata/one-host.yaml"
 //
 // All scenarios share two dual-stack clusters of two nodes in different zones; each works in a
 // namespace of its own.
@@ -54,6 +55,20 @@ func clusterCount() int {
 	return 2
 }
 
+// cloudMapArgs returns further arguments of cloudmap-local.
+func cloudMapArgs() []string { return strings.Fields(os.Getenv("E2E_CLOUDMAP")) }
+
+// patience is the factor of the walk-through's time limits, 20 s for most, with --pessimistic. The
+// first write of a cluster waits three times for 10 s until IAM sees the tags of its resources. A
+// service is in use for a minute after its last instance was removed: with pauses that double, it is
+// deleted after 127 s at the latest.
+func patience() int {
+	if len(cloudMapArgs()) > 0 {
+		return 9
+	}
+	return 1
+}
+
 func run(m *testing.M) int {
 	ctrllog.SetLogger(logr.Discard()) // of the client that the scenarios use
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
@@ -62,7 +77,7 @@ func run(m *testing.M) int {
 	if err == nil {
 		suite, err = clusterset.Up(ctx, clusterset.Options{
 			Clusters: clusterCount(), TestbedArgs: testbedArgs(), Registry: clusterset.RegistryName(), KeepState: true, Out: os.Stdout,
-			Policies: tutorial.ECSPolicies,
+			CloudMapArgs: cloudMapArgs(), Policies: tutorial.ECSPolicies,
 		})
 	}
 	if err != nil {

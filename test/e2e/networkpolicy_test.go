@@ -88,7 +88,7 @@ func walkThrough(t *testing.T, cls1, cls2 cluster, ns string) {
 	}
 	emptyIfFailed(t)
 	for _, step := range tutorial.Steps(suite.Registry, 2) {
-		if err := step.Run(t.Context(), suite, t.Output()); err != nil {
+		if err := step.Slower(patience()).Run(t.Context(), suite, t.Output()); err != nil {
 			t.Fatal(err)
 		}
 		if step.Number != 11 { // both clusters export

@@ -35,6 +35,15 @@ type Command struct {
 	Fails bool
 }
 
+// Slower returns the step with time limits that are longer by a factor.
+func (s Step) Slower(factor int) Step {
+	s.Commands = slices.Clone(s.Commands)
+	for i := range s.Commands {
+		s.Commands[i].Within *= time.Duration(factor)
+	}
+	return s
+}
+
 const (
 	// soon is the time limit for anything that the controller does: 20 s, as in the conformance
 	// suite of mcs-api.
