@@ -60,8 +60,8 @@ func cloudMapArgs() []string { return strings.Fields(os.Getenv("E2E_CLOUDMAP")) 
 
 // patience is the factor of the walk-through's time limits, 20 s for most, with --pessimistic. The
 // first write of a cluster waits three times for 10 s until IAM sees the tags of its resources. A
-// service is in use for a minute after its last instance was removed: with pauses that double, it is
-// deleted after 127 s at the latest.
+// service is in use for a minute after its last instance was removed: with pauses that double, it
+// is deleted after 127 s at the latest.
 func patience() int {
 	if len(cloudMapArgs()) > 0 {
 		return 9
