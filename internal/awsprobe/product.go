@@ -74,12 +74,18 @@ func (p *prober) probeInUse(ctx context.Context) error {
 	return nil
 }
 
-// until repeats a deletion while the resource is in use.
-func (p *prober) until(ctx context.Context, what string, remove func() error) (time.Duration, error) {
-	return within(ctx, sweepTime, what, func() (bool, error) {
+// until repeats a deletion until it succeeds, and returns for how long the resource was in use: the
+// time of the last answer that says so, because AWS may throttle the attempts after it.
+func (p *prober) until(ctx context.Context, what string, remove func() error) (inUse time.Duration, err error) {
+	began := time.Now()
+	_, err = within(ctx, sweepTime, what, func() (bool, error) {
 		err := remove()
+		if api.IsInUse(err) {
+			inUse = time.Since(began)
+		}
 		return err == nil, ignore(ignore(err, api.IsInUse), api.IsThrottled)
 	})
+	return inUse, err
 }
 
 // joinLimit leaves two minutes of the time of all probes for the others. Clusters that read 20 s
