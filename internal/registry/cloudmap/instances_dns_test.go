@@ -197,8 +197,8 @@ func TestDNSRecordTypes(t *testing.T) {
 	} {
 		within(t, 3*patience, fmt.Sprint(want.name, " ", dns.TypeToString[want.qtype], " ", want.answers), c.resolves(t, want.name, want.qtype, want.answers...))
 	}
-	// The annotation is that of the Kubernetes namespace, so that this one comes after a change of it:
-	// the first service decides about the type of the Cloud Map namespace.
+	// The annotation is that of the Kubernetes namespace, so that this one comes after a change of
+	// it: the first service decides about the type of the Cloud Map namespace.
 	publish(t, a, single(4, false))
 	within(t, 3*patience, "a service that does not ask has instances", c.shows(t, webKey(4), "tcp-10_10_0_4-8080"))
 	if got := c.lookup(t, "web-4.demo", dns.TypeA, "udp"); len(got) > 0 {
