@@ -54,6 +54,12 @@ func RequestsPerMinute(services, namespaces int) map[string]float64 {
 	return out
 }
 
+// RevisionsPerMinute returns the DiscoverInstancesRevision of a cluster per minute while nothing
+// changes, if ListServices has no numbers of instances.
+func RevisionsPerMinute(services int) float64 {
+	return float64(services) * perMinute(defaultIntervals().poll)
+}
+
 func perMinute(interval time.Duration) float64 { return float64(time.Minute) / float64(interval) }
 
 // ReadInTurn returns the time in which each of a number of services is read once.
