@@ -202,7 +202,7 @@ func (m costModels) priceFormula() string {
 	var lines []string
 	for _, term := range [][2]string{
 		{fmt.Sprintf("D = %s × clusters + 2 × clusters × changes a month", grouped(m.discovers*cost.MonthMinutes)), "discovery requests, with peer notifications"},
-		{fmt.Sprintf("    + %s × clusters that map services", grouped(ofMapped*cost.MonthMinutes)), "at most, for services of ECS and EC2"},
+		{fmt.Sprintf("    + %s × clusters that map services", grouped(ofMapped*cost.MonthMinutes)), "at most, if ListServices has the numbers of their instances"},
 		{"R = records, pages and instance view of all clusters", "registered instances"},
 	} {
 		lines = append(lines, fmt.Sprintf("    %-58s %s", term[0], term[1]))
