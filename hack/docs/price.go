@@ -74,7 +74,7 @@ func (m costModels) priceOptions() string {
 	many := mapped.RequestsPerMinute(50, 1)["DiscoverInstances"]
 	t.row("`--cloud-map-services` (services of ECS and EC2)", fmt.Sprintf("%s for one service, at most %s for any number; where "+
 		"`ListServices` gives no number of instances, %s more for each of more than 3 services", cost.Dollars(cost.OfRequests(mapped.RequestsPerMinute(1, 1)["DiscoverInstances"])),
-		cost.Dollars(cost.OfRequests(many)), cost.Dollars(cost.OfRequests(mapped.RevisionsPerMinute(1)))))
+		cost.Dollars(cost.OfRequests(many)), cost.Dollars(cost.OfRequests(cost.MappedRevisions))))
 	t.row("`--import-from-aws-controller`", fmt.Sprintf("%s for each service that legacy clusters export: %s for 50, %s for 300; and %s for each other service of the account",
 		cost.Dollars(legacyImport(1, 0)), cost.Dollars(legacyImport(50, 0)), cost.Dollars(legacyImport(300, 0)), cost.Dollars(legacyImport(0, 1))))
 	t.row("no peer notifications, or they do not arrive", cost.Dollars(cost.OfRequests(m.discover-m.discovers)))

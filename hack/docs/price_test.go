@@ -24,4 +24,7 @@ func TestModels(t *testing.T) {
 	if n := mapped.RequestsPerMinute(servicesfile.MaxServices, 1)["DiscoverInstances"]; n != cost.MappedReads {
 		t.Errorf("%v requests for mapped services, want %v", n, cost.MappedReads)
 	}
+	if n := mapped.RevisionsPerMinute(1); n != cost.MappedRevisions {
+		t.Errorf("%v requests for the revision of a mapped service, want %v", n, cost.MappedRevisions)
+	}
 }

@@ -196,7 +196,7 @@ capabilities:
 {{- $parts = append $parts (ternary "at most about $6.60 for records, and requests by the poll intervals" "at most about $9.25 for requests and records" (or (ne $v.pollInterval "") (ne $v.pollIntervalWithNotifications ""))) }}
 {{- end }}
 {{- if $v.cloudMapServices }}
-{{- $parts = append $parts "at most $1.75 for mapped services" }}
+{{- $parts = append $parts "at most $1.75 for mapped services ($0.53 more for each of more than 3 where ListServices has no numbers of instances)" }}
 {{- end }}
 {{- if $v.migration.importFromAwsController }}
 {{- $parts = append $parts "$0.61 for each service that legacy clusters export" }}

@@ -46,6 +46,9 @@ const (
 	// MappedReads are the discovery requests per minute for services of ECS and EC2, whatever their
 	// number. TestModels compares them with package mapped.
 	MappedReads = 40
+	// MappedRevisions are those for each of more than 3 of them where ListServices has no numbers
+	// of instances. TestModels compares them with package mapped.
+	MappedRevisions = 12
 )
 
 // A Model computes the requests of a cluster while nothing changes, without the instance view.
@@ -124,7 +127,8 @@ func (o Options) Forecast() string {
 		parts = append(parts, fmt.Sprintf("at most about %s for requests and records", Dollars(requests+OfInstances(MaxRecords))))
 	}
 	if o.Mapped {
-		parts = append(parts, fmt.Sprintf("at most %s for mapped services", Dollars(OfRequests(MappedReads))))
+		parts = append(parts, fmt.Sprintf("at most %s for mapped services (%s more for each of more than 3 where ListServices has no numbers of instances)",
+			Dollars(OfRequests(MappedReads)), Dollars(OfRequests(MappedRevisions))))
 	}
 	if o.Legacy {
 		parts = append(parts, Dollars(OfRequests(LegacyReads))+" for each service that legacy clusters export")

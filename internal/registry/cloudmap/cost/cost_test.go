@@ -14,8 +14,9 @@ func TestDollars(t *testing.T) {
 }
 
 // The amounts are computed by hand: 60.5 × 43,800 = 2,649,900 requests are $2.65, with 66 records
-// of $0.10 $9.25; 40 × 43,800 = 1,752,000 are $1.75; 14 × 43,800 = 613,200 are $0.61; 60 × 43,800 =
-// 2,628,000 are $2.63; 500 instances are $50.
+// of $0.10 $9.25; 40 × 43,800 = 1,752,000 are $1.75; 12 × 43,800 = 525,600
+// are $0.53; 14 × 43,800 = 613,200 are $0.61; 60 × 43,800 = 2,628,000 are $2.63; 500 instances are
+// $50.
 func TestForecast(t *testing.T) {
 	tests := map[string]struct {
 		options Options
@@ -30,11 +31,13 @@ func TestForecast(t *testing.T) {
 			Options{Poll: time.Second},
 			"AWS bills each cluster per month at most about $9.25 for requests and records (prices of 2025-08-01: docs/cost.md)",
 		},
-		"etcd":                      {Options{View: true}, ""},
-		"mapped services with etcd": {Options{View: true, Mapped: true}, "AWS bills each cluster per month at most $1.75 for mapped services (prices of 2025-08-01: docs/cost.md)"},
+		"etcd": {Options{View: true}, ""},
+		"mapped services with etcd": {Options{View: true, Mapped: true}, "AWS bills each cluster per month at most $1.75 for mapped services " +
+			"($0.53 more for each of more than 3 where ListServices has no numbers of instances) (prices of 2025-08-01: docs/cost.md)"},
 		"everything": {
 			Options{Poll: 5 * time.Second, View: true, Mapped: true, Legacy: true, Further: true},
-			"AWS bills each cluster per month at most about $7.15 for requests and records, at most $1.75 for mapped services, " +
+			"AWS bills each cluster per month at most about $7.15 for requests and records, at most $1.75 for mapped services " +
+				"($0.53 more for each of more than 3 where ListServices has no numbers of instances), " +
 				"$0.61 for each service that legacy clusters export, $2.63 for each further registry, and $50 for each 50 exported services with 10 endpoints, " +
 				"which --instance-view=false saves (prices of 2025-08-01: docs/cost.md)",
 		},
