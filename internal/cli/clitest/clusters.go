@@ -40,6 +40,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
+// Version is that of the controllers and of the plugin.
+const Version = "v1.2.3"
+
 // Today is the clock of every cluster.
 var Today = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
@@ -92,11 +95,11 @@ func NewClusters() Clusters {
 				Property(aboutv1beta1.ClusterIDProperty, id), Property(aboutv1beta1.ClusterSetIDProperty, "set1"),
 			},
 			ControllerStatus: status.Status{
-				Version: "v1.2.3", Time: Today, Leader: true, Registry: "cloudmap", Synced: true, Audited: ptr.To(Today.Add(-90 * time.Second)),
+				Version: Version, Time: Today, Leader: true, Registry: "cloudmap", Synced: true, Audited: ptr.To(Today.Add(-90 * time.Second)),
 				Identity: &mcs.Identity{ClusterID: id, ClusterSetID: "set1", UID: "uid-" + id},
 				Members: []status.Member{
-					{ClusterID: "cls1", UID: "uid-cls1", Version: "v1.2.3", Key: "key-of-cls1", HeartbeatAge: 2.1, Networks: "10.10.0.0/23"},
-					{ClusterID: "cls2", UID: "uid-cls2", Version: "v1.2.3", Key: "key-of-cls2", HeartbeatAge: 7.8, Networks: "10.12.0.0/23"},
+					{ClusterID: "cls1", UID: "uid-cls1", Version: Version, Key: "key-of-cls1", HeartbeatAge: 2.1, Networks: "10.10.0.0/23"},
+					{ClusterID: "cls2", UID: "uid-cls2", Version: Version, Key: "key-of-cls2", HeartbeatAge: 7.8, Networks: "10.12.0.0/23"},
 				},
 				PathHealth: string(mcs.PathHealthWithdraw),
 				Paths: []status.Path{{

@@ -30,7 +30,7 @@ func Run(t *testing.T, commands Commands, clusters map[string]*session.Cluster, 
 	var out, errOut bytes.Buffer
 	s := &session.Session{
 		IOStreams:    genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &errOut},
-		Version:      "v1.2.3",
+		Version:      Version,
 		Namespace:    func() (string, error) { return "demo", nil },
 		ContextNames: func() []string { return slices.Sorted(maps.Keys(clusters)) },
 		Connect: func(contexts []string) ([]*session.Cluster, error) {

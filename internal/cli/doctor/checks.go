@@ -35,9 +35,9 @@ func (f *clusterFacts) checks(plugin string) []check.Check {
 		return []check.Check{apiServerFailure(f.context, f.problem)}
 	}
 	out := []check.Check{
-		f.serverCheck(), f.mcsCheck(), f.crdCheck(crds.Bundled()), f.aboutCheck(), f.permissions.check(f.context), f.controllerCheck(), f.versionCheck(plugin),
+		f.serverCheck(), f.mcsCheck(), f.crdCheck(crds.Bundled()), f.aboutCheck(), f.permissions.check(f.context, f.controller, plugin), f.controllerCheck(), f.versionCheck(plugin),
 	}
-	out = append(out, f.metricsCheck()...)
+	out = append(out, f.metricsCheck(plugin)...)
 	if f.controller != nil && f.controller.Leader { // a standby does not know these
 		out = append(out, f.identityCheck(), f.clockCheck(), f.registryCheck(), f.credentialsCheck(), f.throttlingCheck(),
 			f.ifRead(f.membersCheck()), f.ifRead(f.networksCheck()))

@@ -242,6 +242,38 @@ func TestChecks(t *testing.T) {
 	}
 }
 
+// TestPermissionsOfAnotherVersion: the permissions are those that a controller of the plugin's own
+// version requires. Whether another version requires them too is not known.
+func TestPermissionsOfAnotherVersion(t *testing.T) {
+	denied := permissions{missing: []string{"create tokenreviews.authentication.k8s.io"}}
+	tests := map[string]struct {
+		controller *status.Status
+		want       check.Result
+		wantText   string
+	}{
+		"the same version":            {&status.Status{Version: "v2"}, check.Failed, "the controller's service account does not have permission to create tokenreviews"},
+		"an earlier version":          {&status.Status{Version: "v1"}, check.Unknown, "controller v2 requires permission to create tokenreviews.authentication.k8s.io, and this one is v1"},
+		"the controller is not known": {nil, check.Failed, "does not have permission"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			f := healthyCluster()
+			f.controller, f.permissions, f.metricsPermissions = tt.controller, denied, denied
+			service := ServiceFacts{controller: tt.controller, permissions: denied, plugin: "v2"}
+			metrics := f.metricsCheck("v2")
+			if len(metrics) != 1 || (metrics[0].Result == check.Unknown) != (tt.want == check.Unknown) {
+				t.Errorf("the check of metrics is %+v", metrics)
+			}
+			for _, list := range [][]check.Check{f.checks("v2"), {service.permissionsStep()}} {
+				i := slices.IndexFunc(list, func(c check.Check) bool { return c.Name == "permissions" })
+				if i < 0 || list[i].Result != tt.want || !strings.Contains(list[i].Detail, tt.wantText) {
+					t.Errorf("the checks are %+v", list)
+				}
+			}
+		})
+	}
+}
+
 // If requests are denied and the registry cannot be written, the credentials are the problem, or
 // the services were deleted.
 func TestCredentialsCheckWithProblem(t *testing.T) {

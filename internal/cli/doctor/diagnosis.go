@@ -168,7 +168,7 @@ func mappingProblem(all []ServiceFacts) string {
 // exportSteps returns the steps of a cluster that has a ServiceExport.
 func (f *ServiceFacts) exportSteps(key mcs.Key) []check.Check {
 	steps := []check.Check{
-		f.serviceStep(key), f.endpointsStep(key), f.permissions.check(f.Context), f.controllerStep(), f.exportStep(), f.publicationStep(),
+		f.serviceStep(key), f.endpointsStep(key), f.permissionsStep(), f.controllerStep(), f.exportStep(), f.publicationStep(),
 	}
 	return slices.Concat(steps, f.exportedSteps(), []check.Check{f.conflictStep()}, f.instanceSteps())
 }
@@ -319,6 +319,10 @@ func (f *ServiceFacts) conflictStep() check.Check {
 	return c
 }
 
+func (f *ServiceFacts) permissionsStep() check.Check {
+	return f.permissions.check(f.Context, f.controller, f.plugin)
+}
+
 // importSteps returns the steps of a cluster that imports the service from exporters.
 func (f *ServiceFacts) importSteps(key mcs.Key, exporters []string, all []ServiceFacts) []check.Check {
 	var steps []check.Check
@@ -329,7 +333,7 @@ func (f *ServiceFacts) importSteps(key mcs.Key, exporters []string, all []Servic
 		}}
 	}
 	if f.export == nil { // otherwise the export phase has these steps
-		steps = append(steps, f.permissions.check(f.Context), f.controllerStep())
+		steps = append(steps, f.permissionsStep(), f.controllerStep())
 	}
 	if notFor := f.notFor(); len(notFor) > 0 {
 		exporters = subtract(exporters, notFor)

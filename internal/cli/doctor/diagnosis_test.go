@@ -28,7 +28,7 @@ func gatherHealthy(t *testing.T) (exporter, importer *ServiceFacts, all []Servic
 	clusters := clitest.NewClusters()
 	clitest.ExportWeb(clusters)
 	connections := clusters.Start(t)
-	s := &session.Session{ControllerNamespace: session.DefaultNamespace}
+	s := &session.Session{ControllerNamespace: session.DefaultNamespace, Version: clitest.Version}
 	for _, name := range []string{"cls1", "cls2"} {
 		all = append(all, gatherService(t.Context(), s, connections[name], clitest.DemoWeb, true))
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/deploy"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/check"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
 // permissions is the answer of the API server's authorizer about the permissions that the
@@ -138,11 +139,15 @@ func resourceName(a authorizationv1.ResourceAttributes) string {
 	return resource
 }
 
-func (p permissions) check(context string) check.Check {
+// check returns the check of the permissions of a controller, nil if it is not known. They are
+// those that a controller of version plugin requires.
+func (p permissions) check(context string, controller *status.Status, plugin string) check.Check {
 	c := check.Check{Name: "permissions", Result: check.OK, Detail: "the controller has all required permissions"}
 	switch {
 	case p.problem != "":
 		c.Result, c.Detail = check.Unknown, p.problem
+	case len(p.missing) > 0 && isOtherVersion(controller, plugin):
+		c.Result, c.Detail = check.Unknown, p.ofOtherVersion(controller, plugin)
 	case len(p.missing) > 0:
 		c.Result = check.Failed
 		c.Detail = "the controller's service account does not have permission to " + strings.Join(check.Summarize(p.missing, 3), "; ")
@@ -150,6 +155,18 @@ func (p permissions) check(context string) check.Check {
 			" (or kubectl apply -k deploy/base)"
 	}
 	return c
+}
+
+// isOtherVersion reports whether a controller has another version than this program, so that it
+// may require other permissions.
+func isOtherVersion(controller *status.Status, plugin string) bool {
+	return controller != nil && controller.Version != plugin
+}
+
+// ofOtherVersion describes missing permissions that a controller of another version may not
+// require.
+func (p permissions) ofOtherVersion(controller *status.Status, plugin string) string {
+	return "controller " + plugin + " requires permission to " + strings.Join(check.Summarize(p.missing, 3), "; ") + ", and this one is " + controller.Version
 }
 
 // authenticatesMetrics reports whether the controller in pod asks the API server who reads its
@@ -170,9 +187,12 @@ func authenticatesMetrics(pod *corev1.Pod) bool {
 // metricsCheck returns a warning if the controller requires permissions to authenticate who reads
 // its metrics and does not have them, and no check otherwise: everything but the metrics works
 // without them.
-func (f *clusterFacts) metricsCheck() []check.Check {
+func (f *clusterFacts) metricsCheck(plugin string) []check.Check {
 	if !authenticatesMetrics(f.pod) || len(f.metricsPermissions.missing) == 0 {
 		return nil
+	}
+	if isOtherVersion(f.controller, plugin) {
+		return []check.Check{{Name: "metrics", Result: check.Unknown, Detail: f.metricsPermissions.ofOtherVersion(f.controller, plugin)}}
 	}
 	return []check.Check{{
 		Name: "metrics", Result: check.Warning,

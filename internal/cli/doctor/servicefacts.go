@@ -39,6 +39,8 @@ type ServiceFacts struct {
 	derived        *corev1.Service
 	ImportedSlices []discoveryv1.EndpointSlice
 	permissions    permissions
+	// plugin is the version of this program.
+	plugin string
 
 	// controller is the controller's status, or nil because of controllerProblem.
 	controller        *status.Status
@@ -62,7 +64,7 @@ type ServiceFacts struct {
 
 // gatherService gathers the facts of one cluster, optionally with a probe.
 func gatherService(ctx context.Context, s *session.Session, k *session.Cluster, key mcs.Key, probe bool) ServiceFacts {
-	f := ServiceFacts{Context: k.Context, key: key, controllerNamespace: s.ControllerNamespace}
+	f := ServiceFacts{Context: k.Context, key: key, controllerNamespace: s.ControllerNamespace, plugin: s.Version}
 	if err := f.readObjects(ctx, k, key); err != nil {
 		return ServiceFacts{Context: k.Context, problem: err.Error()}
 	}
