@@ -149,7 +149,7 @@ func BenchmarkImporter100k(b *testing.B) {
 				w, err := newDesiredExport(tenEndpoints(identity.ClusterID, i, c))
 				must(b, err)
 				value := signExport(registrytest.Signer(b, identity), authorOf(b, identity), webKey(i), 1, w.data)
-				set.Digest = set.Digest.with(webKey(i), 1)
+				set.Digest = set.Digest.With(unitOf(webKey(i)), 1)
 				s.putKey(b, l.export(identity.ClusterID, webKey(i)), string(value))
 			}
 			s.putKey(b, l.member(identity.ClusterID), string(memberValue(b, identity, time.Now(), set)))

@@ -155,7 +155,7 @@ func TestMemoryOfHostileList(t *testing.T) {
 			t.Fatal(err)
 		}
 		value := signExport(registrytest.Signer(t, cls2), authorOf(t, cls2), exp.Key, 5, d.data)
-		set.Digest = set.Digest.with(exp.Key, 5)
+		set.Digest = set.Digest.With(unitOf(exp.Key), 5)
 		list = append(list, pair{key: s.layout.export("cls2", exp.Key), value: value, revision: 1})
 	}
 	list = append(list, pair{key: s.layout.member("cls2"), value: memberValue(t, cls2, s.at(0), set), revision: 1})

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine/belief"
 )
 
 // layout returns and parses the keys of a clusterset.
@@ -38,6 +39,9 @@ func (l layout) alive(id string) string   { return l.cluster(id) + aliveSuffix }
 func (l layout) export(id string, key mcs.Key) string {
 	return l.cluster(id) + exportsSuffix + key.Namespace + "/" + key.Name
 }
+
+// unitOf returns the unit of package belief that the key of an export is.
+func unitOf(key mcs.Key) belief.UnitName { return belief.UnitName(key.String()) }
 
 // clusterOf returns the cluster that a key belongs to, or "".
 func (l layout) clusterOf(key string) string {

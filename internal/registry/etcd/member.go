@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine/belief"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
@@ -44,8 +45,8 @@ type memberRecord struct {
 // exportSet identifies the exports of a cluster. A reader that has exports with this digest has all
 // of them, so that the cluster has withdrawn every other one.
 type exportSet struct {
-	Count  int       `json:"count"`
-	Digest setDigest `json:"digest"`
+	Count  int              `json:"count"`
+	Digest belief.SetDigest `json:"digest"`
 }
 
 // equalSets reports whether two sets are equal; nil is an unknown set.

@@ -9,6 +9,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine/belief"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
@@ -31,7 +32,7 @@ type outbox struct {
 	// accounted is the generation of the latest batch that etcd has accepted: an export of an
 	// earlier one that is not stated was withdrawn.
 	accounted int64
-	digest    setDigest
+	digest    belief.SetDigest
 	// decided are the keys whose desired export etcd has had at some time. The exports of other
 	// keys may come from a restored backup.
 	decided map[mcs.Key]struct{}
@@ -232,14 +233,14 @@ func (o *outbox) isSynced(key mcs.Key, d desiredExport) bool {
 // setStated sets the generation of a stated export; 0 removes the export. The caller holds o.mu.
 func (o *outbox) setStated(key mcs.Key, generation int64) {
 	if before, ok := o.stated[key]; ok {
-		o.digest = o.digest.without(key, before)
+		o.digest = o.digest.Without(unitOf(key), before)
 	}
 	if generation == 0 {
 		delete(o.stated, key)
 		return
 	}
 	o.stated[key] = generation
-	o.digest = o.digest.with(key, generation)
+	o.digest = o.digest.With(unitOf(key), generation)
 }
 
 // adopt states exports in etcd that a previous process of this cluster wrote, or a request of
@@ -291,10 +292,10 @@ func (o *outbox) statedSet(batch []operation, generation int64) *exportSet {
 	set := &exportSet{Count: len(o.stated), Digest: o.digest}
 	for _, op := range batch {
 		if before, ok := o.stated[op.key]; ok {
-			set.Count, set.Digest = set.Count-1, set.Digest.without(op.key, before)
+			set.Count, set.Digest = set.Count-1, set.Digest.Without(unitOf(op.key), before)
 		}
 		if !op.withdraw {
-			set.Count, set.Digest = set.Count+1, set.Digest.with(op.key, generation)
+			set.Count, set.Digest = set.Count+1, set.Digest.With(unitOf(op.key), generation)
 		}
 	}
 	return set

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine/belief"
 )
 
 func webKey(i int) mcs.Key { return mcs.Key{Namespace: "demo", Name: fmt.Sprintf("web-%d", i)} }
@@ -138,13 +139,13 @@ func TestOutboxConverges(t *testing.T) {
 				t.Fatal("the outbox does not stop writing")
 			}
 		}
-		var stated setDigest
+		var stated belief.SetDigest
 		for key, exp := range want {
 			if !equalExports(s.stored[key].export, exp) {
 				t.Errorf("%v is stored as %v, want %v", key, s.stored[key], exp)
 			}
 			if exp != nil {
-				stated = stated.with(key, s.stored[key].generation)
+				stated = stated.With(unitOf(key), s.stored[key].generation)
 			}
 			wantState := registry.Exported
 			if exp == nil {

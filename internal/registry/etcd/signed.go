@@ -2,13 +2,9 @@ package etcd
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/base64"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/bits"
 	"strconv"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
@@ -120,59 +116,4 @@ func cutHeader(value []byte) (header, data []byte, found bool) {
 		return nil, nil, false
 	}
 	return value[:end], value[end+1:], true
-}
-
-// setDigest identifies a set of exports: the sum of the digests of their keys and generations,
-// modulo 2^256. So a change of one export costs the same whatever the size of the set.
-type setDigest [4]uint64
-
-// digestOf returns the digest of one export.
-func digestOf(key mcs.Key, generation int64) setDigest {
-	sum := sha256.Sum256(binary.BigEndian.AppendUint64([]byte(key.String()+"\x00"), uint64(generation))) //nolint:gosec // the same bits
-	var d setDigest
-	for i := range d {
-		d[i] = binary.BigEndian.Uint64(sum[8*i:])
-	}
-	return d
-}
-
-// with returns d with an export added.
-func (d setDigest) with(key mcs.Key, generation int64) setDigest {
-	var carry uint64
-	other := digestOf(key, generation)
-	for i := len(d) - 1; i >= 0; i-- {
-		d[i], carry = bits.Add64(d[i], other[i], carry)
-	}
-	return d
-}
-
-// without returns d with an export removed.
-func (d setDigest) without(key mcs.Key, generation int64) setDigest {
-	var borrow uint64
-	other := digestOf(key, generation)
-	for i := len(d) - 1; i >= 0; i-- {
-		d[i], borrow = bits.Sub64(d[i], other[i], borrow)
-	}
-	return d
-}
-
-// MarshalText implements encoding.TextMarshaler.
-func (d setDigest) MarshalText() ([]byte, error) {
-	var data []byte
-	for _, part := range d {
-		data = binary.BigEndian.AppendUint64(data, part)
-	}
-	return base64.RawURLEncoding.AppendEncode(nil, data), nil
-}
-
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (d *setDigest) UnmarshalText(text []byte) error {
-	data, err := base64.RawURLEncoding.Strict().DecodeString(string(text))
-	if err != nil || len(data) != 8*len(d) {
-		return errors.New("the digest of the exports is not valid")
-	}
-	for i := range d {
-		d[i] = binary.BigEndian.Uint64(data[8*i:])
-	}
-	return nil
 }

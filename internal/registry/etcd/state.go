@@ -11,6 +11,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine/belief"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
@@ -94,7 +95,7 @@ type cluster struct {
 	// unrecognized are keys that no controller writes.
 	unrecognized map[string]string
 	// digest is that of the signed exports in shown.
-	digest setDigest
+	digest belief.SetDigest
 
 	// author signs the records of the cluster, the zero value if none was believed. known is true
 	// if one was believed, and left if it was a farewell; record is the latest, and properties are
@@ -134,7 +135,7 @@ type cluster struct {
 	// gapSince is since when etcd has not shown the exports that the record names, zero if it does.
 	// gapListed is the digest for which all keys were listed.
 	gapSince  time.Time
-	gapListed setDigest
+	gapListed belief.SetDigest
 	// heartbeat is true if there was a heartbeat since the last observeHeartbeats; lastSeen is the
 	// time of the last one.
 	heartbeat bool
@@ -535,7 +536,7 @@ func (s *state) changeAuthor(c *cluster, a author, r memberRecord) {
 		c.exporters.update(c, key)
 		c.release(key)
 	}
-	c.digest = setDigest{}
+	c.digest = belief.SetDigest{}
 	for key, e := range c.held {
 		c.held[key] = heldExport{export: e.export}
 		c.loose[key] = struct{}{}
@@ -595,7 +596,7 @@ func (s *state) applyExport(c *cluster, p pair, key mcs.Key, changed engine.Keys
 		return false
 	}
 	if before.signed {
-		c.digest = c.digest.without(key, before.generation)
+		c.digest = c.digest.Without(unitOf(key), before.generation)
 	}
 	if p.deleted {
 		c.unshow(key)
@@ -607,7 +608,7 @@ func (s *state) applyExport(c *cluster, p pair, key mcs.Key, changed engine.Keys
 	c.countWaiting(before, e)
 	defer c.release(key)
 	if e.signed {
-		c.digest = c.digest.with(key, e.generation)
+		c.digest = c.digest.With(unitOf(key), e.generation)
 	}
 	if before.unreadable != e.unreadable || before.ignored != e.ignored {
 		changed.Add(key)

@@ -44,10 +44,10 @@ func (v *Values) Export(now time.Time, exp mcs.Export) (KeyValue, error) {
 	}
 	generation, set := v.record.nextGeneration(now), *v.record.Exports
 	if before, exists := v.generations[exp.Key]; exists {
-		set.Digest = set.Digest.without(exp.Key, before)
+		set.Digest = set.Digest.Without(unitOf(exp.Key), before)
 		set.Count--
 	}
-	set.Digest = set.Digest.with(exp.Key, generation)
+	set.Digest = set.Digest.With(unitOf(exp.Key), generation)
 	set.Count++
 	v.generations[exp.Key], v.record.Generation, v.record.Exports = generation, generation, &set
 	return KeyValue{v.layout.export(v.author.clusterID, exp.Key), string(signExport(v.signer, v.author, exp.Key, generation, d.data))}, nil

@@ -86,7 +86,7 @@ func BenchmarkMirrorReplace(b *testing.B) {
 			e, err := newDesiredExport(tenEndpoints(identity.ClusterID, i, c))
 			must(b, err)
 			value := signExport(registrytest.Signer(b, identity), authorOf(b, identity), webKey(i), 1, e.data)
-			set.Digest = set.Digest.with(webKey(i), 1)
+			set.Digest = set.Digest.With(unitOf(webKey(i)), 1)
 			list = append(list, pair{key: s.layout.export(identity.ClusterID, webKey(i)), value: value, revision: 1})
 		}
 		list = append(list, pair{key: s.layout.member(identity.ClusterID), value: memberValue(b, identity, s.now, set), revision: 1})

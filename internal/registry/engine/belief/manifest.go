@@ -2,7 +2,9 @@ package belief
 
 import (
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/binary"
+	"errors"
 	"maps"
 	"math/bits"
 	"slices"
@@ -105,7 +107,7 @@ type ShownUnits struct {
 // set sets the generation of a unit, 0 if the store does not show it.
 func (s *ShownUnits) set(unit UnitName, generation int64) {
 	if before, isShown := s.generations[unit]; isShown {
-		s.digest = s.digest.without(unit, before)
+		s.digest = s.digest.Without(unit, before)
 		delete(s.generations, unit)
 	}
 	if generation != 0 {
@@ -128,14 +130,35 @@ func (d SetDigest) With(unit UnitName, generation int64) SetDigest {
 	return d
 }
 
-// without returns d with a unit removed.
-func (d SetDigest) without(unit UnitName, generation int64) SetDigest {
+// Without returns d with a unit removed.
+func (d SetDigest) Without(unit UnitName, generation int64) SetDigest {
 	var borrow uint64
 	other := digestOf(unit, generation)
 	for i := len(d) - 1; i >= 0; i-- {
 		d[i], borrow = bits.Sub64(d[i], other[i], borrow)
 	}
 	return d
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (d SetDigest) MarshalText() ([]byte, error) {
+	var data []byte
+	for _, part := range d {
+		data = binary.BigEndian.AppendUint64(data, part)
+	}
+	return base64.RawURLEncoding.AppendEncode(nil, data), nil
+}
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (d *SetDigest) UnmarshalText(text []byte) error {
+	data, err := base64.RawURLEncoding.Strict().DecodeString(string(text))
+	if err != nil || len(data) != 8*len(d) {
+		return errors.New("the digest of the units is not valid")
+	}
+	for i := range d {
+		d[i] = binary.BigEndian.Uint64(data[8*i:])
+	}
+	return nil
 }
 
 // digestOf returns the digest of one unit.
