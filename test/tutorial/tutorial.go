@@ -34,9 +34,9 @@ type Command struct {
 	// Fails: the command must fail.
 	Fails bool
 
-	// beside is the cluster of a command that runs beside those of other clusters: the commands of a
-	// cluster one after the other, those of different clusters at once. The next command without it
-	// waits for them all.
+	// beside is the cluster of a command that runs beside those of other clusters: the commands
+	// of a cluster one after the other, those of different clusters at once. The next command
+	// without it waits for them all.
 	beside string
 }
 

@@ -69,8 +69,8 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// TestRun_AtOnce runs commands of two clusters at once: each waits for a file of the other one. What
-// they print is in the order of the clusters.
+// TestRun_AtOnce runs commands of two clusters at once: each waits for a file of the other one.
+// Their output is in the order of the clusters.
 func TestRun_AtOnce(t *testing.T) {
 	dir := t.TempDir()
 	meet := func(own, other string) Command {
