@@ -110,8 +110,8 @@ aws-acceptance: ## Find out how AWS Cloud Map behaves in an account, for some ce
 .PHONY: test
 test: unit browser faults e2e ## Run every test: unit, registries, a real API server, a browser, random faults, scenarios on real clusters
 
-# The packages whose tests take minutes. They begin first: the last one would otherwise run alone.
-LONG := ./internal/controller ./test/attack ./internal/registry/cloudmap ./deploy ./internal/registry/etcd
+# The packages whose tests take minutes begin first, and test/attack beside the short ones that follow: it measures times under a flood of changes.
+LONG := ./internal/controller ./internal/registry/cloudmap ./deploy ./internal/registry/etcd
 
 # The longest packages wait for API servers, etcd and pauses most of their time: twice as many packages run as there are processors (-p).
 .PHONY: unit
