@@ -110,10 +110,14 @@ aws-acceptance: ## Find out how AWS Cloud Map behaves in an account, for some ce
 .PHONY: test
 test: unit browser faults e2e ## Run every test: unit, registries, a real API server, a browser, random faults, scenarios on real clusters
 
+# The packages whose tests take minutes begin first, and test/attack beside the short ones that follow: it measures times under a flood of changes.
+LONG := ./internal/controller ./internal/registry/cloudmap ./deploy ./internal/registry/etcd
+
+# The longest packages wait for API servers, etcd and pauses most of their time: twice as many packages run as there are processors (-p).
 .PHONY: unit
 unit: build bin/helm bin/promtool ## Run the tests that need no cluster (a real API server included)
 	bin/testbed build
-	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 REQUIRE_HELM=1 REQUIRE_PROMTOOL=1 go test $(SHORT) -parallel 16 -timeout 40m ./api/... ./cloudmaplocal/... ./cmd/... ./deploy/... ./hack/... ./internal/... ./test/attack ./test/bench ./test/clusterset ./test/demo ./test/docs ./test/fleet ./test/matrix ./test/tutorial
+	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 REQUIRE_HELM=1 REQUIRE_PROMTOOL=1 go test $(SHORT) -p $$((2 * $$(nproc))) -parallel 16 -timeout 40m $(LONG) ./api/... ./cloudmaplocal/... ./cmd/... ./deploy/... ./hack/... ./internal/... ./test/attack ./test/bench ./test/clusterset ./test/demo ./test/docs ./test/fleet ./test/matrix ./test/tutorial
 	cd testbed && go test -timeout 15m ./...
 
 # On their own and one after the other: each uses both cores for minutes, and tests in real time beside it would wait for it.

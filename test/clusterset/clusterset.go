@@ -202,20 +202,24 @@ func (s *Set) stream(ctx context.Context, args ...string) error {
 	return cmd.Run()
 }
 
-// Eventually calls check until it returns nil, for at most timeout, and returns its last error.
+// Eventually calls check until it returns nil, for at most timeout, and returns its last error. It
+// pauses as long as a check takes, from 50 ms to a second: a check that starts processes would
+// otherwise take the processor from those that it waits for.
 func Eventually(ctx context.Context, timeout time.Duration, check func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	start := time.Now()
 	for {
+		began := time.Now()
 		err := check()
 		if err == nil {
 			return nil
 		}
+		pause := min(max(time.Since(began), 50*time.Millisecond), time.Second)
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("after %s: %w", time.Since(start).Round(time.Millisecond), err)
-		case <-time.After(50 * time.Millisecond):
+		case <-time.After(pause):
 		}
 	}
 }

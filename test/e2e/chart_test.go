@@ -38,21 +38,24 @@ func TestChart(t *testing.T) {
 	cls1, cls2 := both[0], both[1]
 	each := func(line string) {
 		t.Helper()
-		for _, c := range both {
-			command(t, c, line)
+		if err := atOnce(both, func(c cluster) error { return runLines(t.Context(), c.name, []string{line}) }); err != nil {
+			t.Fatal(err)
 		}
 	}
 	t.Cleanup(func() {
-		for _, c := range both {
+		err := atOnce(both, func(c cluster) error {
+			var errs []error
 			for _, line := range []string{
 				"helm --kube-context CLS -n " + system + " uninstall cloud-map-mcs-controller --ignore-not-found",
 				"kubectl --context CLS delete crds " + crds + " --ignore-not-found",
 				"kubectl --context CLS delete namespace " + system + " --ignore-not-found --timeout=60s",
 			} {
-				if out, err := suite.Output(context.Background(), strings.ReplaceAll(line, "CLS", c.name)); err != nil {
-					t.Errorf("%s: %v: %s", line, err, out)
-				}
+				errs = append(errs, runLines(context.Background(), c.name, []string{line}))
 			}
+			return errors.Join(errs...)
+		})
+		if err != nil {
+			t.Error(err)
 		}
 	})
 
@@ -92,7 +95,9 @@ func TestChart(t *testing.T) {
 	each("helm --kube-context CLS -n " + system + " test cloud-map-mcs-controller --timeout 90s")
 
 	// Out again.
-	each("kubectl mcs leave --context CLS --yes")
+	for _, c := range both { // one after the other, as the walk-through
+		command(t, c, "kubectl mcs leave --context CLS --yes")
+	}
 	eventually(t, soon, func() error {
 		out, err := suite.Output(t.Context(), tutorial.AWS("list-services --query 'Services[].Name' --output text"))
 		if err == nil && (strings.Contains(out, "catalog.") || strings.Contains(out, "members")) {

@@ -3,6 +3,7 @@ package e2e
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -125,27 +126,49 @@ var installOnce = sync.OnceValue(func() error {
 	touched.Store(true)
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
-	for _, c := range clusterNames() {
-		if err := install(ctx, c); err != nil {
+	for _, c := range clusterNames() { // etcd's users one after the other
+		if err := deploy(ctx, c); err != nil {
 			return err
 		}
 	}
-	return nil
+	return atOnce(clusterNames(), func(c string) error { return becomeMember(ctx, c) })
 })
 
 // install installs the product in one cluster and makes it a member, or restores that.
 func install(ctx context.Context, c string) error {
+	if err := deploy(ctx, c); err != nil {
+		return err
+	}
+	return becomeMember(ctx, c)
+}
+
+// deploy creates the objects of the product in one cluster.
+func deploy(ctx context.Context, c string) error {
 	if err := runLines(ctx, c, tutorial.Install(suite.Registry)); err != nil {
 		return err
 	}
-	if err := restrictCRDs(ctx, c); err != nil {
-		return err
-	}
+	return restrictCRDs(ctx, c)
+}
+
+// becomeMember waits for the product in one cluster, enables its DNS and makes it a member.
+func becomeMember(ctx context.Context, c string) error {
 	return runLines(ctx, c, []string{
 		"kubectl --context CLS -n cloud-map-mcs-system rollout status " + manager + " --timeout=90s",
 		enableDNS(c),
 		"sed s/cls2/CLS/ samples/clusterproperty-cls2.yaml | kubectl --context CLS apply -f -",
 	})
+}
+
+// atOnce calls f for all elements at the same time, and returns the errors. f must not end the
+// test, as t.Fatal does.
+func atOnce[T any](of []T, f func(T) error) error {
+	errs := make([]error, len(of))
+	var running sync.WaitGroup
+	for i, one := range of {
+		running.Go(func() { errs[i] = f(one) })
+	}
+	running.Wait()
+	return errors.Join(errs...)
 }
 
 // runLines runs command lines, in which CLS stands for the cluster.

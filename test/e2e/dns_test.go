@@ -17,72 +17,105 @@ import (
 // dnsStatus matches the status in dig's output: NOERROR, NXDOMAIN.
 var dnsStatus = regexp.MustCompile(`status: ([A-Z]+)`)
 
-// dig asks for a name from the client pod: how it went, and the answers' data, sorted.
-func dig(ctx context.Context, c cluster, ns, name, kind string) (status string, data []string, err error) {
-	out, err := ask(ctx, c, ns, "dig", "+noall", "+comments", "+answer", name, kind)
+// lookup is a question for the records of a kind that a name has, and a check of the answer.
+type lookup struct {
+	name, kind string
+	check      func(dnsAnswer) error
+}
+
+// dnsAnswer is how a lookup went, and the data of the records, sorted.
+type dnsAnswer struct {
+	status string
+	data   []string
+}
+
+// look asks all questions from the client pod, in one process, and returns the errors of the
+// checks.
+func look(ctx context.Context, c cluster, ns string, all ...lookup) error {
+	command := []string{"dig", "+noall", "+comments", "+answer"}
+	for _, l := range all {
+		command = append(command, l.name, l.kind)
+	}
+	out, err := ask(ctx, c, ns, command...)
 	if err != nil {
-		return "", nil, err
+		return err
 	}
-	m := dnsStatus.FindStringSubmatch(out)
-	if m == nil {
-		return "", nil, fmt.Errorf("in %s dig %s %s printed no status: %s", c.name, name, kind, out)
+	texts := strings.Split(out, ";; Got answer:")[1:]
+	if len(texts) != len(all) {
+		return fmt.Errorf("in %s %v has %d answers: %s", c.name, command, len(texts), out)
 	}
-	for line := range strings.Lines(out) {
+	var errs []error
+	for i, l := range all {
+		if err := l.check(parseAnswer(texts[i], l.kind)); err != nil {
+			errs = append(errs, fmt.Errorf("in %s %s %s: %w", c.name, l.name, l.kind, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// parseAnswer reads one answer in dig's output.
+func parseAnswer(text, kind string) (a dnsAnswer) {
+	if m := dnsStatus.FindStringSubmatch(text); m != nil {
+		a.status = m[1]
+	}
+	for line := range strings.Lines(text) {
 		// "web.demo.svc.clusterset.local. 5 IN A 172.20.1.2"
 		if fields := strings.Fields(line); len(fields) > 4 && fields[2] == "IN" && fields[3] == kind {
-			data = append(data, strings.Join(fields[4:], " "))
+			a.data = append(a.data, strings.Join(fields[4:], " "))
 		}
 	}
-	slices.Sort(data)
-	return m[1], data, nil
+	slices.Sort(a.data)
+	return a
 }
 
-// finds checks that the answer to a question has exactly this data. Without data, the name must
-// exist without such records.
+// records is a lookup that has exactly this data. Without data, the name must exist without such
+// records.
+func records(name, kind string, want ...string) lookup {
+	slices.Sort(want)
+	return lookup{name, kind, func(a dnsAnswer) error {
+		if d := cmp.Diff(want, a.data); d != "" || a.status != "NOERROR" {
+			return fmt.Errorf("%s, data (-want +got):\n%s", a.status, d)
+		}
+		return nil
+	}}
+}
+
+// targets is a lookup of SRV records with exactly these "port target", with any priority and
+// weight.
+func targets(name string, want ...string) lookup {
+	l := records(name, "SRV", want...)
+	same := l.check
+	l.check = func(a dnsAnswer) error {
+		for i, data := range a.data {
+			if fields := strings.Fields(data); len(fields) == 4 {
+				a.data[i] = fields[2] + " " + fields[3]
+			}
+		}
+		slices.Sort(a.data)
+		return same(a)
+	}
+	return l
+}
+
+// finds checks that the answer to a question has exactly this data.
 func finds(ctx context.Context, c cluster, ns, name, kind string, want ...string) error {
-	status, got, err := dig(ctx, c, ns, name, kind)
-	if err != nil {
-		return err
-	}
-	slices.Sort(want)
-	if d := cmp.Diff(want, got); d != "" || status != "NOERROR" {
-		return fmt.Errorf("in %s %s %s: %s, data (-want +got):\n%s", c.name, name, kind, status, d)
-	}
-	return nil
+	return look(ctx, c, ns, records(name, kind, want...))
 }
 
-// findsTargets checks that the SRV records of a name have exactly these "port target", with any
-// priority and weight.
-func findsTargets(ctx context.Context, c cluster, ns, name string, want ...string) error {
-	status, got, err := dig(ctx, c, ns, name, "SRV")
-	if err != nil {
-		return err
-	}
-	for i, data := range got {
-		if fields := strings.Fields(data); len(fields) == 4 {
-			got[i] = fields[2] + " " + fields[3]
+// unknown checks that names do not exist, for any record type.
+func unknown(ctx context.Context, c cluster, ns string, names ...string) error {
+	var all []lookup
+	for _, name := range names {
+		for _, kind := range []string{"A", "AAAA", "SRV"} {
+			all = append(all, lookup{name, kind, func(a dnsAnswer) error {
+				if a.status != "NXDOMAIN" {
+					return fmt.Errorf("%s %v, want NXDOMAIN", a.status, a.data)
+				}
+				return nil
+			}})
 		}
 	}
-	slices.Sort(got)
-	slices.Sort(want)
-	if d := cmp.Diff(want, got); d != "" || status != "NOERROR" {
-		return fmt.Errorf("in %s %s SRV: %s, targets (-want +got):\n%s", c.name, name, status, d)
-	}
-	return nil
-}
-
-// unknown checks that a name does not exist, for any record type.
-func unknown(ctx context.Context, c cluster, ns, name string) error {
-	for _, kind := range []string{"A", "AAAA", "SRV"} {
-		status, data, err := dig(ctx, c, ns, name, kind)
-		if err != nil {
-			return err
-		}
-		if status != "NXDOMAIN" {
-			return fmt.Errorf("in %s %s %s: %s %v, want NXDOMAIN", c.name, name, kind, status, data)
-		}
-	}
-	return nil
+	return look(ctx, c, ns, all...)
 }
 
 // TestDNSOfClusterSetIP is section 2.3 of the specification: A and AAAA with the clusterset IPs,
@@ -109,11 +142,11 @@ func TestDNSOfClusterSetIP(t *testing.T) {
 		return err
 	})
 	answersAll := func() error {
-		return errors.Join(
-			finds(t.Context(), cls2, ns, fqdn(ns, "web"), "A", ips[0]),
-			finds(t.Context(), cls2, ns, fqdn(ns, "web"), "AAAA", ips[1]),
-			findsTargets(t.Context(), cls2, ns, fqdn(ns, "web", "_http", "_tcp"), "80 "+fqdn(ns, "web")),
-			findsTargets(t.Context(), cls2, ns, fqdn(ns, "web", "_stats", "_udp"), "9125 "+fqdn(ns, "web")))
+		return look(t.Context(), cls2, ns,
+			records(fqdn(ns, "web"), "A", ips[0]),
+			records(fqdn(ns, "web"), "AAAA", ips[1]),
+			targets(fqdn(ns, "web", "_http", "_tcp"), "80 "+fqdn(ns, "web")),
+			targets(fqdn(ns, "web", "_stats", "_udp"), "9125 "+fqdn(ns, "web")))
 	}
 	eventually(t, soon, answersAll)
 	create(t, cls1, endpoints(ns, "web", "by-hand", svc.Spec.Ports, endpoint("10.10.250.1", "a")))
@@ -127,15 +160,13 @@ func TestDNSOfClusterSetIP(t *testing.T) {
 	if err := answersAll(); err != nil {
 		t.Error("with an endpoint:", err)
 	}
-	for _, name := range []string{
+	if err := unknown(t.Context(), cls2, ns,
 		fqdn(ns, "web", "cls1"), // MUST NOT be there
 		fqdn(ns, "web", "_http", "_udp"),
 		fqdn(ns, "web", "_nothing", "_tcp"),
 		fqdn(ns, "nothing"),
-	} {
-		if err := unknown(t.Context(), cls2, ns, name); err != nil {
-			t.Error(err)
-		}
+	); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -162,8 +193,11 @@ func TestDNSOfHeadless(t *testing.T) {
 	create(t, cls1, v4)
 	create(t, cls1, endpoints(ns, "db", "v6", ports, endpoint("fd00:10:10::fa01", "a")))
 	create(t, cls2, endpoints(ns, "db", "v4", ports, endpoint("10.12.250.1", "a")))
+	targetsOf := func(port, number string) lookup {
+		return targets(fqdn(ns, "db", port, "_tcp"),
+			number+fqdn(ns, "db", "a", "cls1"), number+fqdn(ns, "db", "10-10-250-2", "cls1"), number+fqdn(ns, "db", "a", "cls2"))
+	}
 	for _, c := range []cluster{cls1, cls2} {
-		find := func(name, kind string, want ...string) error { return finds(t.Context(), c, ns, name, kind, want...) }
 		// Asked too early, CoreDNS would remember that there is no such name.
 		eventually(t, soon, func() error {
 			got, err := imported(t.Context(), c, ns, "db", "", true)
@@ -173,28 +207,18 @@ func TestDNSOfHeadless(t *testing.T) {
 			return err
 		})
 		eventually(t, soon, func() error {
-			return errors.Join(
-				find(fqdn(ns, "db"), "A", "10.10.250.1", "10.10.250.2", "10.12.250.1"),
-				find(fqdn(ns, "db"), "AAAA", "fd00:10:10::fa01"))
+			return look(t.Context(), c, ns,
+				records(fqdn(ns, "db"), "A", "10.10.250.1", "10.10.250.2", "10.12.250.1"),
+				records(fqdn(ns, "db"), "AAAA", "fd00:10:10::fa01"),
+				records(fqdn(ns, "db", "a", "cls1"), "A", "10.10.250.1"),
+				records(fqdn(ns, "db", "a", "cls1"), "AAAA", "fd00:10:10::fa01"),
+				records(fqdn(ns, "db", "a", "cls2"), "A", "10.12.250.1"),
+				records(fqdn(ns, "db", "a", "cls2"), "AAAA"),
+				records(fqdn(ns, "db", "10-10-250-2", "cls1"), "A", "10.10.250.2"),
+				targetsOf("_http", "80 "), targetsOf("_peer", "7000 "))
 		})
-		eventually(t, soon, func() error {
-			return errors.Join(
-				find(fqdn(ns, "db", "a", "cls1"), "A", "10.10.250.1"),
-				find(fqdn(ns, "db", "a", "cls1"), "AAAA", "fd00:10:10::fa01"),
-				find(fqdn(ns, "db", "a", "cls2"), "A", "10.12.250.1"),
-				find(fqdn(ns, "db", "a", "cls2"), "AAAA"),
-				find(fqdn(ns, "db", "10-10-250-2", "cls1"), "A", "10.10.250.2"))
-		})
-		for port, number := range map[string]string{"_http": "80 ", "_peer": "7000 "} {
-			eventually(t, soon, func() error {
-				return findsTargets(t.Context(), c, ns, fqdn(ns, "db", port, "_tcp"),
-					number+fqdn(ns, "db", "a", "cls1"), number+fqdn(ns, "db", "10-10-250-2", "cls1"), number+fqdn(ns, "db", "a", "cls2"))
-			})
-		}
-		for _, name := range []string{fqdn(ns, "db", "cls1"), fqdn(ns, "db", "c", "cls1"), fqdn(ns, "db", "b", "cls2")} {
-			if err := unknown(t.Context(), c, ns, name); err != nil {
-				t.Error(err)
-			}
+		if err := unknown(t.Context(), c, ns, fqdn(ns, "db", "cls1"), fqdn(ns, "db", "c", "cls1"), fqdn(ns, "db", "b", "cls2")); err != nil {
+			t.Error(err)
 		}
 	}
 	// Nothing is ready any more: in cls1 there are endpoints that are not, in cls2 there are none.
@@ -205,9 +229,9 @@ func TestDNSOfHeadless(t *testing.T) {
 	kubectl(t, cls1, "-n", ns, "patch", "endpointslice", "v4", "--type=json", "-p", `[{"op":"remove","path":"/endpoints/1"}]`)
 	kubectl(t, cls2, "-n", ns, "delete", "endpointslice", "v4")
 	for _, c := range []cluster{cls1, cls2} {
-		for _, name := range []string{fqdn(ns, "db"), fqdn(ns, "db", "_http", "_tcp"), fqdn(ns, "db", "a", "cls1")} {
-			eventually(t, soon, func() error { return unknown(t.Context(), c, ns, name) })
-		}
+		eventually(t, soon, func() error {
+			return unknown(t.Context(), c, ns, fqdn(ns, "db"), fqdn(ns, "db", "_http", "_tcp"), fqdn(ns, "db", "a", "cls1"))
+		})
 		if _, err := serviceImport(t.Context(), c, ns, "db"); err != nil {
 			t.Error("the import must stay:", err)
 		}
@@ -232,9 +256,7 @@ func TestDNSLeavesTheClusterAlone(t *testing.T) {
 	}
 	asBefore := func() error {
 		return errors.Join(
-			finds(t.Context(), cls1, ns, local, "A", svc.Spec.ClusterIP),
-			finds(t.Context(), cls1, ns, "a."+local, "A", "10.10.250.1"),
-			findsTargets(t.Context(), cls1, ns, "_http._tcp."+local, "80 "+local),
+			look(t.Context(), cls1, ns, records(local, "A", svc.Spec.ClusterIP), records("a."+local, "A", "10.10.250.1"), targets("_http._tcp."+local, "80 "+local)),
 			unknown(t.Context(), cls2, ns, local))
 	}
 	eventually(t, soon, asBefore)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,10 +20,14 @@ import (
 // receives SIGTERM and continues until it has ended.
 func killController(t *testing.T, c cluster) (restart func()) {
 	t.Helper()
-	pods, err := controllers(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	var pods []corev1.Pod
+	eventually(t, soon, func() (err error) { // those that a rollout has replaced may still end
+		pods, err = controllers(t.Context(), c)
+		if slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil }) {
+			err = errors.Join(err, fmt.Errorf("%s: a controller is ending", c.name))
+		}
+		return err
+	})
 	if len(pods) == 0 {
 		t.Fatalf("%s: no controller runs", c.name)
 	}

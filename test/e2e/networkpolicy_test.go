@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -187,13 +189,21 @@ type attempt struct {
 // without them.
 func checkPolicies(t *testing.T, both []cluster, attempts map[string]attempt) {
 	t.Helper()
-	for what, a := range attempts {
-		if err := a.try(t.Context(), a.from); err == nil {
-			t.Errorf("%s: the policy allows it", what)
-		} else {
-			t.Logf("%s: refused: %v", what, err)
+	// all attempts at once: one that is refused waits for its time limit
+	each := func(try func(what string, a attempt) error) {
+		t.Helper()
+		if err := atOnce(slices.Collect(maps.Keys(attempts)), func(what string) error { return try(what, attempts[what]) }); err != nil {
+			t.Error(err)
 		}
 	}
+	each(func(what string, a attempt) error {
+		err := a.try(t.Context(), a.from)
+		if err == nil {
+			return fmt.Errorf("%s: the policy allows it", what)
+		}
+		t.Logf("%s: refused: %v", what, err)
+		return nil
+	})
 	saved := map[string][]networkingv1.NetworkPolicy{}
 	for _, c := range both {
 		var list networkingv1.NetworkPolicyList
@@ -205,27 +215,29 @@ func checkPolicies(t *testing.T, both []cluster, attempts map[string]attempt) {
 			remove(t, c, &policy)
 		}
 	}
-	for what, a := range attempts {
+	each(func(what string, a attempt) error {
 		if err := clusterset.Eventually(t.Context(), soon, func() error { return a.try(t.Context(), a.from) }); err != nil {
-			t.Errorf("%s: it fails without a policy too: %v", what, err)
+			return fmt.Errorf("%s: it fails without a policy too: %w", what, err)
 		}
-	}
+		return nil
+	})
 	for _, c := range both {
 		for _, policy := range saved[c.name] {
 			policy.ResourceVersion = ""
 			create(t, c, &policy)
 		}
 	}
-	for what, a := range attempts {
+	each(func(what string, a attempt) error {
 		if err := clusterset.Eventually(t.Context(), soon, func() error {
 			if a.try(t.Context(), a.from) == nil {
 				return errors.New("allowed")
 			}
 			return nil
 		}); err != nil {
-			t.Errorf("%s: after the policy was created again: %v", what, err)
+			return fmt.Errorf("%s: after the policy was created again: %w", what, err)
 		}
-	}
+		return nil
+	})
 }
 
 // enforcePolicies makes the testbed enforce NetworkPolicies until the test ends.

@@ -465,25 +465,28 @@ spec:
 		kubectl(t, c, "-n", ns, "rollout", "status", "statefulset/db", "--timeout=90s")
 		kubectl(t, c, "-n", ns, "wait", "pod/client", "--for=condition=Ready", "--timeout=90s")
 	}
+	var names []lookup
+	for _, from := range []cluster{cls1, cls2} {
+		for pod := range 2 {
+			ip := kubectl(t, from, "-n", ns, "get", "pod", fmt.Sprintf("db-%d", pod), "-o", "jsonpath={.status.podIP}")
+			names = append(names, records(fqdn(ns, "db", fmt.Sprintf("db-%d", pod), from.name), "A", strings.TrimSpace(ip)))
+		}
+	}
 	for _, in := range []cluster{cls1, cls2} {
 		for _, from := range []cluster{cls1, cls2} {
 			eventually(t, soon, func() error { return sameEndpoints(t.Context(), from, in, ns, "db", 2) })
-			for pod := range 2 {
-				name := fmt.Sprintf("db-%d.%s.db.%s.svc.clusterset.local.", pod, from.name, ns)
-				want := strings.TrimSpace(kubectl(t, from, "-n", ns, "get", "pod", fmt.Sprintf("db-%d", pod), "-o", "jsonpath={.status.podIP}"))
-				eventually(t, soon, func() error { return resolves(t.Context(), in, ns, name, want) })
-			}
 		}
 		all, err := imported(t.Context(), in, ns, "db", "", true)
 		if err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, soon, func() error { return resolves(t.Context(), in, ns, "db."+ns+".svc.clusterset.local.", all...) })
+		lookups := append(slices.Clone(names), records(fqdn(ns, "db"), "A", all...))
 		// CoreDNS must answer for the names of the addresses too: programs wait for seconds
 		// otherwise. The names do not matter.
 		for _, address := range all {
-			eventually(t, soon, func() error { return hasReverseName(t.Context(), in, ns, address) })
+			lookups = append(lookups, reverseName(address))
 		}
+		eventually(t, soon, func() error { return look(t.Context(), in, ns, lookups...) })
 		var imp mcsv1beta1.ServiceImport
 		if err := in.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "db"}, &imp); err != nil {
 			t.Fatal(err)
@@ -494,16 +497,16 @@ spec:
 	}
 }
 
-// hasReverseName checks that a question for the name of an IPv4 address is answered with a name.
-func hasReverseName(ctx context.Context, c cluster, ns, address string) error {
+// reverseName is a lookup of the name of an IPv4 address, which must be answered with a name.
+func reverseName(address string) lookup {
 	octets := strings.Split(address, ".")
 	slices.Reverse(octets)
-	name := strings.Join(octets, ".") + ".in-addr.arpa."
-	status, names, err := dig(ctx, c, ns, name, "PTR")
-	if err == nil && (status != "NOERROR" || len(names) == 0) {
-		err = fmt.Errorf("in %s %s PTR: %s %v, want a name", c.name, name, status, names)
-	}
-	return err
+	return lookup{strings.Join(octets, ".") + ".in-addr.arpa.", "PTR", func(a dnsAnswer) error {
+		if a.status != "NOERROR" || len(a.data) == 0 {
+			return fmt.Errorf("%s %v, want a name", a.status, a.data)
+		}
+		return nil
+	}}
 }
 
 // resolves checks that a name resolves to exactly these addresses.

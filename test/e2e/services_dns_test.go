@@ -35,7 +35,7 @@ func TestInstanceDNS(t *testing.T) {
 	onlyOn(t, clusterset.CloudMap)
 	cls1, cls2 := installed(t)
 	for _, c := range []cluster{cls1, cls2} {
-		addArgs(t, c, "--instance-dns-vpc=vpc-0a1b2c3d", "--unready-instances=unhealthy", "--heartbeat-interval=2s", "--stale-after=10s")
+		startRollout(t, c, "--instance-dns-vpc=vpc-0a1b2c3d", "--unready-instances=unhealthy", "--heartbeat-interval=2s", "--stale-after=10s")
 	}
 	ns := namespace(t, cls1, cls2)
 	web, admin := service(ns, "web"), service(ns, "admin")
@@ -53,6 +53,7 @@ func TestInstanceDNS(t *testing.T) {
 	}
 	kubectl(t, cls1, "-n", ns, "annotate", "serviceexport", "web", "multicluster.k8s.aws/instance-attributes=team=payments,at=$(node)")
 	startClient(t, cls1, ns)
+	rolledOut(t, cls1, cls2)
 
 	// follow waits until n pods are ready in the EndpointSlices of the clusters and DNS has exactly
 	// these, which may take limit. It measures from began, or from the last look at which the

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -76,7 +77,7 @@ func TestMappedServices(t *testing.T) {
 
 	write := func(t *testing.T, text string) {
 		t.Helper()
-		apply(t, cls2, fmt.Sprintf("{apiVersion: v1, kind: ConfigMap, metadata: {name: %s, namespace: %s}, data: {services.yaml: %q}}", configMap, system, text))
+		writeFile(t, cls2, configMap, path.Base(file), text)
 	}
 	t.Cleanup(func() {
 		if _, err := suite.Kubectl(context.Background(), "cls2", "-n", system, "delete", "configmap", configMap); err != nil {
@@ -109,8 +110,7 @@ func TestMappedServices(t *testing.T) {
 	eventually(t, soon, has(tasks[1]))
 	eventually(t, soon, func() error { return answeredBy(t.Context(), cls2, ns, command, "cls1") })
 
-	// A file that is not valid changes nothing; the end of the mapping ends the import. The kubelet
-	// writes a changed ConfigMap within about a minute.
+	// A file that is not valid changes nothing; the end of the mapping ends the import.
 	write(t, "services: perhaps")
 	eventually(t, started, func() error {
 		out, err := plugin(t.Context(), 3, "check --context cls2")

@@ -42,6 +42,7 @@ func membersIn(ctx context.Context, region string) ([]string, error) {
 func TestAccountsAndRegions(t *testing.T) {
 	onlyOn(t, clusterset.CloudMap)
 	cls1, cls2 := installed(t)
+	startRollout(t, cls1, importFrom(farRegion))
 	ns := namespace(t, cls1, cls2)
 	apply(t, cls2, servers(cls2, ns, "web", 1))
 	svc := service(ns, "web")
@@ -50,8 +51,8 @@ func TestAccountsAndRegions(t *testing.T) {
 	export(t, cls2, ns, "web")
 	apply(t, cls1, web(ns, "home", 1))
 	export(t, cls1, ns, "home")
-	addArgs(t, cls1, importFrom(farRegion))
 	startClient(t, cls1, ns)
+	rolledOut(t, cls1)
 	command := curl("http://" + fqdn(ns, "web"))
 	eventually(t, started, func() error { return answeredBy(t.Context(), cls1, ns, command, "cls2") })
 	ip, err := importIP(t.Context(), cls1, ns, "web")

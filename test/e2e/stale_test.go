@@ -16,6 +16,21 @@ import (
 // addArgs gives a cluster's controller further arguments until the test ends.
 func addArgs(t *testing.T, c cluster, args ...string) {
 	t.Helper()
+	startRollout(t, c, args...)
+	rolledOut(t, c)
+}
+
+// rolledOut waits until the controllers of clusters run as their Deployments say.
+func rolledOut(t *testing.T, in ...cluster) {
+	t.Helper()
+	for _, c := range in {
+		kubectl(t, c, "-n", system, "rollout", "status", manager, "--timeout=90s")
+	}
+}
+
+// startRollout is addArgs without waiting for the processes that have the arguments.
+func startRollout(t *testing.T, c cluster, args ...string) {
+	t.Helper()
 	set := func(edit func([]string) []string) {
 		d := &appsv1.Deployment{}
 		d.Namespace, d.Name = system, strings.TrimPrefix(manager, "deployment/")
@@ -37,7 +52,6 @@ func addArgs(t *testing.T, c cluster, args ...string) {
 			t.Error(err)
 		}
 	})
-	kubectl(t, c, "-n", system, "rollout", "status", manager, "--timeout=90s")
 }
 
 // staleIs checks the status of the import's condition Stale, "" for no condition, and that its
@@ -63,9 +77,10 @@ func staleIs(ctx context.Context, c cluster, ns, name, want, text string) error 
 // soon as the controller is.
 func TestStaleCluster(t *testing.T) {
 	cls1, cls2 := installed(t)
-	addArgs(t, cls1, "--heartbeat-interval=2s")
-	addArgs(t, cls2, "--heartbeat-interval=2s", "--stale-after=10s")
+	startRollout(t, cls1, "--heartbeat-interval=2s")
+	startRollout(t, cls2, "--heartbeat-interval=2s", "--stale-after=10s")
 	ns, command, ip := exportWebAndAlone(t, cls1, cls2)
+	rolledOut(t, cls1, cls2)
 
 	restart := killController(t, cls1)
 	gone := func() error {

@@ -7,6 +7,7 @@ import (
 	"path"
 	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -29,7 +30,7 @@ func TestImportPolicy(t *testing.T) {
 
 	write := func(t *testing.T, text string) {
 		t.Helper()
-		apply(t, cls2, fmt.Sprintf("{apiVersion: v1, kind: ConfigMap, metadata: {name: %s, namespace: %s}, data: {policy.yaml: %q}}", configMap, system, text))
+		writeFile(t, cls2, configMap, path.Base(file), text)
 	}
 	t.Cleanup(func() {
 		if _, err := suite.Kubectl(context.Background(), "cls2", "-n", system, "delete", "configmap", configMap); err != nil {
@@ -50,7 +51,6 @@ func TestImportPolicy(t *testing.T) {
 	usePolicy(t, cls2, configMap, file)
 	check := "check --context cls2"
 
-	// The kubelet writes a changed ConfigMap within about a minute.
 	eventually(t, started, func() error { return noImport(t.Context(), cls2, ns, "web") })
 	eventually(t, soon, func() error { return refuses(t.Context(), cls2, policy.ReasonNamespace, 1) })
 	says(t, 0, check, "√ import policy: "+file+" is in use", "‼ refused exports: "+ns+"/web: --import-policy does not allow cluster cls1 to export services of namespace "+ns)
@@ -99,6 +99,18 @@ func TestImportPolicy(t *testing.T) {
 		return errors.Join(refusal(t.Context(), cls2, ns, "web", ""), refuses(t.Context(), cls2, policy.ReasonNetwork, 0))
 	})
 	says(t, 0, diagnose, "No step failed")
+}
+
+// writeFile writes a ConfigMap that useFile gives to a cluster's controller, now or before. The
+// kubelet writes the file when it synchronizes a pod: within about a minute, or when the pod has
+// changed.
+func writeFile(t *testing.T, c cluster, configMap, name, text string) {
+	t.Helper()
+	apply(t, c, fmt.Sprintf("{apiVersion: v1, kind: ConfigMap, metadata: {name: %s, namespace: %s}, data: {%s: %q}}", configMap, system, name, text))
+	eventually(t, soon, func() error { // a pod of an earlier rollout may end meanwhile
+		_, err := suite.Kubectl(t.Context(), c.name, "-n", system, "annotate", "pods", "--all", "--overwrite", "e2e/file-written="+time.Now().Format(time.RFC3339Nano))
+		return err
+	})
 }
 
 // usePolicy gives a cluster's controller the import policy in a ConfigMap, in one rollout, until

@@ -101,9 +101,6 @@ func TestCLI(t *testing.T) {
 	says(t, 0, "get exports"+both, "web")
 	says(t, 0, "get imports"+both, "ClusterSetIP")
 	says(t, 0, "get clusters --context cls1,cls2", "cls1", "cls2")
-	// cls2 reports its import with a heartbeat.
-	kubectl(t, cls1, "-n", ns, "wait", "serviceexport/web", "--for=condition="+mcs.ConditionImported, "--timeout=90s")
-	says(t, 0, "describe web"+on+"cls1", "EXPORTED TO   IMPORTED BY", "all           cls2\n")
 	says(t, 0, "describe web"+both, "EXPORTED BY", "IMPORTED IN")
 	says(t, 0, "registry get web"+on+"cls2", "cluster: cls1", "address: ")
 	says(t, 0, "graph --context cls1,cls2", ns+"/web")
@@ -124,10 +121,13 @@ func TestCLI(t *testing.T) {
 		says(t, 0, "dns enable --context cls2")
 		says(t, 0, "diagnose web"+both)
 	})
+	// cls2 reports its import with a heartbeat, which has come meanwhile.
+	kubectl(t, cls1, "-n", ns, "wait", "serviceexport/web", "--for=condition="+mcs.ConditionImported, "--timeout=90s")
+	says(t, 0, "describe web"+on+"cls1", "EXPORTED TO   IMPORTED BY", "all           cls2\n")
 	t.Run("an ID is used twice", func(t *testing.T) {
 		apply(t, cls2, web(ns, "web", 1))
 		kubectl(t, cls2, "-n", ns, "rollout", "status", "deployment/web", "--timeout=90s")
-		says(t, 1, "join --cluster-id cls1 --clusterset-id demo-set --force --wait 20s --context cls2", "is already used by another cluster")
+		says(t, 1, "join --cluster-id cls1 --clusterset-id demo-set --force --wait 8s --context cls2", "is already used by another cluster")
 		says(t, 0, "export web"+on+"cls2", "exported") // it keeps its previous ID
 		says(t, 0, "join --cluster-id cls2 --clusterset-id demo-set --force --context cls2", "is a member of clusterset demo-set")
 		says(t, 0, "diagnose web"+both)

@@ -147,6 +147,7 @@ func TestVersions(t *testing.T) {
 // TestClusterSetIPConnects connects to the clusterset IP from each cluster, without DNS: every pod
 // of both clusters answers.
 func TestClusterSetIPConnects(t *testing.T) {
+	t.Parallel()
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
 	for _, c := range []cluster{cls1, cls2} {

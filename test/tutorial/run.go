@@ -1,11 +1,13 @@
 package tutorial
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
@@ -16,13 +18,55 @@ import (
 func (step Step) Run(ctx context.Context, set *clusterset.Set, out io.Writer) error {
 	start := time.Now()
 	fmt.Fprintf(out, "\n== %d. %s\n", step.Number, step.Title)
-	for _, c := range step.Commands {
-		if err := c.run(ctx, set, out); err != nil {
+	for _, lists := range split(step.Commands) {
+		if err := runAtOnce(ctx, set, out, lists); err != nil {
 			return fmt.Errorf("step %d (%s): %w", step.Number, step.Title, err)
 		}
 	}
 	fmt.Fprintf(out, "   step %d took %.1f s\n", step.Number, time.Since(start).Seconds())
 	return nil
+}
+
+// split returns the lists of commands that run at once, in the order in which they run: a command
+// alone, or the commands of each cluster.
+func split(commands []Command) (out [][][]Command) {
+	for i, c := range commands {
+		switch {
+		case c.beside == "" || i == 0 || commands[i-1].beside == "":
+			out = append(out, [][]Command{{c}})
+		case commands[i-1].beside != c.beside:
+			out[len(out)-1] = append(out[len(out)-1], []Command{c})
+		default:
+			lists := out[len(out)-1]
+			lists[len(lists)-1] = append(lists[len(lists)-1], c)
+		}
+	}
+	return out
+}
+
+// runAtOnce runs lists of commands at the same time and prints them one after the other, the first
+// one as it happens.
+func runAtOnce(ctx context.Context, set *clusterset.Set, out io.Writer, lists [][]Command) error {
+	errs, printed := make([]error, len(lists)), make([]bytes.Buffer, len(lists))
+	run := func(i int, out io.Writer) {
+		for _, c := range lists[i] {
+			if errs[i] = c.run(ctx, set, out); errs[i] != nil {
+				return
+			}
+		}
+	}
+	var running sync.WaitGroup
+	for i := range lists[1:] {
+		running.Go(func() { run(i+1, &printed[i+1]) })
+	}
+	run(0, out)
+	running.Wait()
+	for i := range printed {
+		if _, err := printed[i].WriteTo(out); err != nil {
+			return err
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (c Command) run(ctx context.Context, set *clusterset.Set, out io.Writer) error {

@@ -33,6 +33,11 @@ type Command struct {
 	Check func(output string) error
 	// Fails: the command must fail.
 	Fails bool
+
+	// beside is the cluster of a command that runs beside those of other clusters: the commands
+	// of a cluster one after the other, those of different clusters at once. The next command
+	// without it waits for them all.
+	beside string
 }
 
 // Slower returns the step with time limits that are longer by a factor.
@@ -72,7 +77,7 @@ func Steps(registry string, clusters int) []Step {
 			)...)},
 		{2, "Make clusterset.local resolvable in both",
 			"Needs CoreDNS 1.12.2 or newer; the command says so when yours is older. It adds two lines to the Corefile and a role of its own, and `kubectl mcs dns disable` takes exactly those away ([dns.md](dns.md)).",
-			each(all,
+			atOnce(all,
 				run("kubectl mcs dns enable --context CLS"),
 			)},
 		{3, "Give each cluster its identity",
@@ -190,7 +195,7 @@ func Steps(registry string, clusters int) []Step {
 				run("kubectl mcs leave --yes --context CLS"),
 			), append([]Command{
 				r.left,
-			}, each(all, append(r.uninstall,
+			}, atOnce(all, append(r.uninstall,
 				run("kubectl mcs dns disable --context CLS"),
 				run("kubectl --context CLS delete -k "+r.overlay+" --timeout=60s"),
 				run("kubectl --context CLS delete -k deploy/crds --timeout=60s"),
@@ -222,6 +227,18 @@ func each(clusters []string, commands ...Command) []Command {
 	for _, cluster := range clusters {
 		for _, c := range commands {
 			c.Line = strings.ReplaceAll(c.Line, "CLS", cluster)
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// atOnce is each for commands that do not depend on other clusters.
+func atOnce(clusters []string, commands ...Command) []Command {
+	var out []Command
+	for _, cluster := range clusters {
+		for _, c := range each([]string{cluster}, commands...) {
+			c.beside = cluster
 			out = append(out, c)
 		}
 	}
