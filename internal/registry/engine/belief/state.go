@@ -112,7 +112,7 @@ func (s *State) observe(st *step, event Event) (id string) {
 	switch e := event.(type) {
 	case RecordRead:
 		c := s.cluster(e.Record.Cluster)
-		s.present(st, c, &e.Record)
+		s.present(st, c, &e.Record, true)
 		return c.id
 	case RecordRefused:
 		c := s.cluster(e.Cluster)
