@@ -57,7 +57,7 @@ type Record struct {
 	Farewell bool
 	Manifest Manifest
 	// Properties are the ClusterProperties of the cluster. Its exports are notified if they change.
-	Properties string
+	Properties mcs.Properties
 }
 
 // Unit is a unit as the store shows it.
