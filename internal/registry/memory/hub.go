@@ -1,168 +1,102 @@
 // Package memory is the reference registry: the contract of package registry in its simplest form,
 // for tests and for comparison. Clusters that share a Hub form a clusterset.
+//
+// # Files
+//
+//	hub.go       the store: records and units of clusters, and the pins that each has saved
+//	faults.go    the faults of the store that tests can switch on
+//	driver.go    passes what the hub shows to engine/belief, which decides about other clusters
+//	registry.go  the methods of registry.Registry
+//	report.go    the method of registry.Reporter
 package memory
 
 import (
+	"cmp"
+	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine/belief"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// Hub is the shared store of any number of registries, with faults that tests can switch on. NewHub
-// creates one.
+// Hub is the shared store of any number of registries. It decides nothing about the records that it
+// has. NewHub creates one.
 type Hub struct {
 	mu       sync.Mutex
 	clusters map[clusterRef]*cluster
-	// left are the clusters that left with a farewell.
-	left map[clusterRef]struct{}
-	// forgotten are the clusters that the others have forgotten, as pairs of a reader and a
-	// cluster.
-	forgotten      map[[2]clusterRef]struct{}
-	running        map[*Registry]struct{}
-	err            error // SetError
-	held           bool  // HoldConfirmations
-	dropHeartbeats bool
-	unreadable     map[string]bool
-	writes         int
-	// staleAfter never changes once there is a registry; 0 is never.
-	staleAfter time.Duration
+	// pins are those that each cluster has saved about the others. They are no part of the store
+	// that clusters share.
+	pins    map[mcs.Identity]map[string]belief.Pin
+	running map[*Registry]struct{}
+	// clock counts the writes: each record and version is later than all before it.
+	clock  int64
+	writes int
+	faults
+	// staleAfter and interval never change once there is a registry.
+	staleAfter, interval time.Duration
 }
+
+const (
+	// never is longer than any test.
+	never = 24 * 365 * time.Hour
+	// standardInterval is the time between two heartbeats, and between two reads without a change.
+	// The exports of a cluster are certain with its second record.
+	standardInterval = 100 * time.Millisecond
+	// heartbeats is the number of heartbeats until a cluster is stale, as with the defaults of the
+	// controller.
+	heartbeats = 10
+)
+
+// hubKey is the key of all clusters. There are no signatures.
+var hubKey = trust.Key{1}
 
 // clusterRef identifies a cluster; several clustersets may share a store.
 type clusterRef struct{ clusterSetID, clusterID string }
 
 // cluster is the stored state of one cluster.
 type cluster struct {
-	uid string
-	// owner is the registry that runs for the cluster, nil if none does. An owner is the heartbeat
-	// of the cluster.
-	owner   *Registry
-	joined  time.Time
-	exports map[mcs.Key]mcs.Export
-	// properties are the ClusterProperties that the cluster has published.
-	properties mcs.Properties
-	// imports is its report of imports.
-	imports mcs.ImportReport
-	// lost are the exports that another user has removed.
-	lost map[mcs.Key]struct{}
-	// isMissing is true while the record of the cluster is missing.
+	// owner is the registry that holds the ID of the cluster, nil if none runs.
+	owner *Registry
+	// record is the latest record of the cluster, a farewell if it has left, and member the rest
+	// of its content.
+	record belief.Record
+	member registry.Member
+	// isMissing is set while the store does not show the record.
 	isMissing bool
-	// settleAt is the time from which the exports of a new process are complete. Until then,
-	// exports that another user has removed may be missing.
-	settleAt time.Time
+	// units are the exports of the cluster.
+	units map[belief.UnitName]belief.Unit
 }
 
-// isAbsent reports whether the record of the cluster is missing. c is nil if its exports are
-// missing as well.
-func (c *cluster) isAbsent() bool { return c == nil || c.isMissing }
-
-// isSettled reports whether the exports of the cluster are complete.
-func (c *cluster) isSettled() bool { return !time.Now().Before(c.settleAt) }
-
-// NewHub creates an empty store.
+// NewHub creates an empty store, in which no cluster becomes stale.
 func NewHub() *Hub {
 	return &Hub{
 		clusters:   map[clusterRef]*cluster{},
-		left:       map[clusterRef]struct{}{},
-		forgotten:  map[[2]clusterRef]struct{}{},
+		pins:       map[mcs.Identity]map[string]belief.Pin{},
 		running:    map[*Registry]struct{}{},
-		unreadable: map[string]bool{},
+		faults:     faults{unreadable: map[string]bool{}},
+		staleAfter: never, interval: standardInterval,
 	}
 }
 
-// SetStaleAfter sets the time after its last heartbeat after which a cluster is stale; without it
-// no cluster becomes stale. It must be called before the first registry is created.
-func (h *Hub) SetStaleAfter(after time.Duration) { h.staleAfter = after }
+// SetStaleAfter sets the time after its last heartbeat after which a cluster is stale. It must be
+// called before the first registry is created.
+func (h *Hub) SetStaleAfter(after time.Duration) {
+	h.staleAfter, h.interval = after, after/heartbeats
+}
 
 // Registry creates a registry for a cluster. A second one with the same identity is the same
 // cluster after a restart.
-func (h *Hub) Registry(identity mcs.Identity) *Registry { return h.newRegistry(identity, false) }
+func (h *Hub) Registry(identity mcs.Identity) *Registry { return newRegistry(h, identity, false) }
 
 // Reader creates a read-only registry, for a cluster that exports to another registry.
-func (h *Hub) Reader(identity mcs.Identity) *Registry { return h.newRegistry(identity, true) }
-
-func (h *Hub) newRegistry(identity mcs.Identity, readOnly bool) *Registry {
-	r := &Registry{
-		hub:      h,
-		identity: identity,
-		wake:     engine.NewSignal(),
-		readOnly: readOnly,
-		desired:  map[mcs.Key]*mcs.Export{},
-		lookups:  engine.NewPendingLookups(engine.MaxPendingLookups),
-	}
-	r.Publisher = engine.NewPublisher(identity.ClusterID, readOnly, r.setDesired)
-	if h.staleAfter > 0 {
-		r.liveness = registry.NewLiveness(identity.ClusterID, h.staleAfter)
-	}
-	return r
-}
-
-// SetError makes every read and write fail with err, or succeed again if err is nil.
-func (h *Hub) SetError(err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.err = err
-	h.wakeAll()
-}
-
-// SetUnreadable sets whether the exports of a cluster are unreadable for the others.
-func (h *Hub) SetUnreadable(clusterID string, unreadable bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.unreadable[clusterID] = unreadable
-	h.wakeAll()
-}
-
-// HoldConfirmations sets whether writers do not read their own writes. Other clusters read them.
-func (h *Hub) HoldConfirmations(hold bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.held = hold
-	h.wakeAll()
-}
-
-// DropHeartbeats sets whether heartbeats are lost. Exports are still written.
-func (h *Hub) DropHeartbeats(drop bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.dropHeartbeats = drop
-}
-
-// Wipe removes everything, as another user of a store may, without farewells.
-func (h *Hub) Wipe() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	clear(h.clusters)
-	clear(h.left)
-	h.wakeAll()
-}
-
-// DeleteMember removes the record of a cluster as another user may, but not its exports.
-func (h *Hub) DeleteMember(clusterSetID, clusterID string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if c := h.clusters[clusterRef{clusterSetID, clusterID}]; c != nil {
-		c.isMissing = true
-	}
-	h.wakeAll()
-}
-
-// DeleteExport removes an export as another user may.
-func (h *Hub) DeleteExport(clusterSetID, clusterID string, key mcs.Key) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if c := h.clusters[clusterRef{clusterSetID, clusterID}]; c != nil {
-		delete(c.exports, key)
-		c.lost[key] = struct{}{}
-	}
-	h.wakeAll()
-}
+func (h *Hub) Reader(identity mcs.Identity) *Registry { return newRegistry(h, identity, true) }
 
 // Exports returns all exports of a clusterset, sorted by key and cluster.
 func (h *Hub) Exports(clusterSetID string) []mcs.Export {
@@ -171,7 +105,9 @@ func (h *Hub) Exports(clusterSetID string) []mcs.Export {
 	var all []mcs.Export
 	for ref, c := range h.clusters {
 		if ref.clusterSetID == clusterSetID {
-			all = slices.AppendSeq(all, maps.Values(c.exports))
+			for _, exp := range c.exports() {
+				all = append(all, *exp)
+			}
 		}
 	}
 	slices.SortFunc(all, func(a, b mcs.Export) int {
@@ -187,9 +123,134 @@ func (h *Hub) Writes() int {
 	return h.writes
 }
 
-// wakeAll wakes every running registry. The caller holds h.mu.
+// attach begins the run of r.
+func (h *Hub) attach(r *Registry) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.running[r] = struct{}{}
+}
+
+// The caller of the functions below holds h.mu.
+
+// detach ends the run of r. What its cluster has written stays.
+func (h *Hub) detach(r *Registry) {
+	delete(h.running, r)
+	if c := h.clusters[r.ref()]; c != nil && c.owner == r {
+		c.owner = nil
+	}
+	h.wakeAll()
+}
+
+// claim returns the cluster of r, a new one if it has left or was never there, and an error if
+// another cluster holds its ID.
+func (h *Hub) claim(r *Registry) (*cluster, error) {
+	c := h.clusters[r.ref()]
+	switch {
+	case c == nil || c.record.Farewell:
+		c = &cluster{units: map[belief.UnitName]belief.Unit{}, member: registry.Member{Joined: time.Now(), Properties: mcs.Properties{}}}
+		h.clusters[r.ref()] = c
+	case c.owner != nil && c.owner.identity.UID != r.identity.UID:
+		return nil, &registry.DuplicateIDError{ClusterID: r.identity.ClusterID, OtherUID: c.owner.identity.UID}
+	}
+	return c, nil
+}
+
+// put stores an export, or removes it if exp is nil, and reports whether anything changed.
+func (h *Hub) put(c *cluster, key mcs.Key, exp *mcs.Export) (changed bool) {
+	name := unitOf(key)
+	unit, isStored := c.units[name]
+	switch {
+	case exp == nil && isStored:
+		delete(c.units, name)
+	case exp != nil && (!isStored || !unit.Content.Exports[key].Equal(*exp)):
+		version := h.tick()
+		c.units[name] = belief.Unit{
+			Name: name, Key: hubKey,
+			Version: belief.Version{Generation: version, Digest: strconv.FormatInt(version, 10)},
+			Content: belief.Content{Exports: map[mcs.Key]*mcs.Export{key: exp}},
+		}
+	default:
+		return false
+	}
+	h.writes++
+	return true
+}
+
+// sign writes the record of a cluster, whose owner r is then. It names the units if they, or m,
+// have changed, and those of the record before otherwise: then it is a heartbeat.
+func (h *Hub) sign(r *Registry, c *cluster, m registry.Member, isChanged bool) {
+	now := h.tick()
+	at, manifest := trust.Time{Generation: c.record.At.Generation, Heartbeat: now}, c.record.Manifest
+	if isChanged {
+		digests := make(map[belief.UnitName]string, len(c.units))
+		for name, unit := range c.units {
+			digests[name] = unit.Version.Digest
+		}
+		at.Generation, manifest = now, belief.ByUnit{Digests: digests}
+		h.wakeAll()
+	}
+	m.LastSeen = time.Now()
+	m.Heartbeat = m.LastSeen
+	c.owner, c.member, c.isMissing = r, m, false
+	c.record = belief.Record{Cluster: m.ClusterID, Place: belief.Own, Key: hubKey, At: at, Manifest: manifest, Properties: m.Properties}
+}
+
+// remove writes the farewell of the cluster of r, and removes all that it has exported.
+func (h *Hub) remove(r *Registry) error {
+	if h.err != nil {
+		return fmt.Errorf("removing everything of cluster %s: %w", r.identity.ClusterID, h.err)
+	}
+	now := h.tick()
+	h.clusters[r.ref()] = &cluster{record: belief.Record{
+		Cluster: r.identity.ClusterID, Place: belief.Own, Key: hubKey, At: trust.Time{Generation: now, Heartbeat: now}, Farewell: true,
+	}}
+	h.wakeAll()
+	return nil
+}
+
+// shown returns the clusters of a clusterset whose records the store shows.
+func (h *Hub) shown(clusterSetID string) map[string]*cluster {
+	shown := map[string]*cluster{}
+	for ref, c := range h.clusters {
+		if ref.clusterSetID == clusterSetID && !c.isMissing {
+			shown[ref.clusterID] = c
+		}
+	}
+	return shown
+}
+
+// units returns units of a cluster, without a version if the store does not have them.
+func (h *Hub) units(ref clusterRef, names []belief.UnitName) (units []belief.Unit) {
+	c := cmp.Or(h.clusters[ref], &cluster{})
+	for _, name := range names {
+		unit := c.units[name]
+		unit.Name = name
+		units = append(units, unit)
+	}
+	return units
+}
+
+// tick returns the time of a write.
+func (h *Hub) tick() int64 {
+	h.clock++
+	return h.clock
+}
+
+// wakeAll wakes every running registry.
 func (h *Hub) wakeAll() {
 	for r := range h.running {
 		r.wake.Set()
 	}
 }
+
+// exports returns the exports of the cluster.
+func (c *cluster) exports() map[mcs.Key]*mcs.Export {
+	exports := map[mcs.Key]*mcs.Export{}
+	for _, unit := range c.units {
+		maps.Copy(exports, unit.Content.Exports)
+	}
+	return exports
+}
+
+// unitOf returns the unit that has the export of a key: each export is a unit.
+func unitOf(key mcs.Key) belief.UnitName { return belief.UnitName(key.String()) }

@@ -15,12 +15,10 @@ func (r *Registry) Report() registry.Report {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	keys := map[mcs.Key]struct{}{}
-	for _, exports := range r.view.others {
-		for key := range exports {
-			keys[key] = struct{}{}
-		}
+	for _, key := range r.belief.Keys() {
+		keys[key] = struct{}{}
 	}
-	for key := range r.view.own {
+	for key := range r.own {
 		keys[key] = struct{}{}
 	}
 	for key, exp := range r.desired {
@@ -28,5 +26,5 @@ func (r *Registry) Report() registry.Report {
 			keys[key] = struct{}{}
 		}
 	}
-	return registry.Report{Keys: slices.Collect(maps.Keys(keys)), Reading: r.view.problem, Writing: r.view.problem}
+	return registry.Report{Keys: slices.Collect(maps.Keys(keys)), Reading: r.problem, Writing: r.problem}
 }

@@ -38,6 +38,7 @@ func TestConformanceWithUnreachableSource(t *testing.T) {
 func testConformance(t *testing.T, other func(mcs.Identity) registry.Registry) {
 	registrytest.Run(t, func(*testing.T) registrytest.Backend {
 		hub := memory.NewHub()
+		hub.SetStaleAfter(time.Second) // a farewell that is the first record counts after that
 		return registrytest.Backend{
 			New: func(_ *testing.T, identity mcs.Identity, _ registrytest.Options) registry.Registry {
 				cfg := Config{Identity: identity, Logger: logr.Discard(), SyncTimeout: 50 * time.Millisecond, interval: 5 * time.Millisecond}

@@ -36,7 +36,7 @@ type cluster struct {
 	// waiting is a record whose key waits for the proof, nil if none does. It changes nothing yet,
 	// in any state.
 	waiting *Record
-	// problem is the reason why the record in the shared place does not count.
+	// problem is the reason why the record that the store shows does not count.
 	problem Problem
 	proof   proof
 }
@@ -79,15 +79,16 @@ func (c *cluster) hasRead() bool {
 	return c.signed != nil || c.state == Left || c.state == Saving && c.saving.record != nil
 }
 
-// present decides about the key of a record, and applies the record if it is the cluster's.
-func (s *State) present(st *step, c *cluster, r *Record) {
+// present decides about the key of a record, and applies the record if it is the cluster's. isShown
+// is set for the record that the store shows, and not for the proof.
+func (s *State) present(st *step, c *cluster, r *Record, isShown bool) {
 	waited := c.waiting
-	if r.Place == Shared {
+	if isShown {
 		c.waiting = nil
 	}
 	switch s.verdictOf(c, r) {
 	case isAccepted:
-		s.accept(st, c, r)
+		s.accept(st, c, r, isShown)
 	case isUnproven:
 		if r.Farewell {
 			return // the own place of a cluster that has left is empty
@@ -127,15 +128,15 @@ func (p *proof) reset(now time.Time, within time.Duration) {
 	}
 }
 
-// accept applies a record with the key of the cluster.
-func (s *State) accept(st *step, c *cluster, r *Record) {
+// accept applies a record with the key of the cluster; isShown is that of present.
+func (s *State) accept(st *step, c *cluster, r *Record, isShown bool) {
 	pin := c.pin
 	if pin.Key != r.Key {
 		pin = Pin{Key: r.Key} // the times of another key say nothing about this one
 	}
 	isFarewellBefore := r.Farewell && c.signed.hasLater(r)
 	if !later(r.At, pin) || isFarewellBefore {
-		if r.Place == Shared && c.state != Left {
+		if isShown && c.state != Left {
 			st.report(c, Problem{Kind: Missing})
 		}
 		return
@@ -143,7 +144,7 @@ func (s *State) accept(st *step, c *cluster, r *Record) {
 	if c.waiting != nil && c.waiting.Key == r.Key {
 		c.waiting = nil
 	}
-	if r.Place == Shared {
+	if isShown {
 		c.problem = Problem{}
 	}
 	s.believe(st, c, r, pin)
@@ -299,7 +300,7 @@ func (s *State) observeProof(st *step, c *cluster, e *ProofRead) {
 		return
 	}
 	if e.Record != nil && !e.Record.Farewell {
-		s.present(st, c, e.Record)
+		s.present(st, c, e.Record, false)
 	}
 	r := c.waiting
 	if r == nil {
@@ -308,7 +309,7 @@ func (s *State) observeProof(st *step, c *cluster, e *ProofRead) {
 	switch s.verdictOf(c, r) {
 	case isAccepted:
 		c.waiting = nil
-		s.accept(st, c, r)
+		s.accept(st, c, r, true)
 	case isUnproven:
 		if c.proof.failures > 1 { // one read may be late
 			st.report(c, Problem{Kind: KeyUnproven, Key: r.Key})

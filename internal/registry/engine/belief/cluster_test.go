@@ -252,6 +252,33 @@ func TestRebuiltCluster(t *testing.T) {
 	}
 }
 
+// TestRecordInOwnPlace: where a store shows the record in the place that only the cluster can
+// write, as etcd does, a problem begins and ends as it does where all members can write.
+func TestRecordInOwnPlace(t *testing.T) {
+	for _, place := range []Place{Shared, Own} {
+		read := func(at, named int64) Event {
+			r := testRecord(key1, at, named)
+			r.Place = place
+			return RecordRead{r}
+		}
+		for _, tt := range []struct {
+			name   string
+			events []Event
+			want   string
+		}{
+			{"later", []Event{read(40, 20)}, "–"},
+			{"not later", []Event{read(5, 5)}, "– proof report"},
+			{"shown again", []Event{RecordMissing{"cls"}, read(30, 20)}, "–"},
+			{"missing for the second time", []Event{RecordMissing{"cls"}, read(40, 20), RecordMissing{"cls"}}, "– proof report"},
+		} {
+			s, now := reached(t, Current)
+			if got := cell(s, now, tt.events...); got != tt.want {
+				t.Errorf("place %v, %s: got %q, want %q", place, tt.name, got, tt.want)
+			}
+		}
+	}
+}
+
 // TestUnknownClusterIsDropped: another member cannot fill the memory with records of clusters that
 // do not exist.
 func TestUnknownClusterIsDropped(t *testing.T) {

@@ -1,7 +1,7 @@
 // Package belief decides what the records of the other clusters mean: which of their exports are
 // imported, unknown or ended. It has tables (a) and (b) of docs/proposals/031-engine.md and the
-// rules that they use. No registry uses it yet: packages cloudmap/state and etcd decide until they
-// are moved onto it, one after the other.
+// rules that they use. Package memory uses it. Packages cloudmap/state and etcd decide themselves
+// until they are moved onto it, one after the other.
 //
 // State.Step is deterministic: it does no I/O, has no clock and no goroutine, and the same events
 // give the same actions. Package engine/model explores it.
@@ -30,7 +30,8 @@
 //   - etcd: the prefix of a cluster is its own place, so each record is of Own, and Sealed with a
 //     user for each cluster. The changes that a watch shows at one revision are the events
 //     RecordRead and UnitsRead, and then a Tick. AsSet has the digest of the exports.
-//   - memory: as etcd, with records that the hub makes from a counter, and one key for all.
+//   - memory: each record is of Own, and there is one key for all. Each export is a unit, and
+//     ByUnit has its version, which a counter makes. The pins are a part of the hub.
 //
 // The pins are the caller's to save: it answers each of SavePins with PinSaved, at once if there is
 // no store, and saves State.Pins at intervals. A Keyring that several registries share sends what

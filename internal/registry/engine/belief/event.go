@@ -57,7 +57,7 @@ type Record struct {
 	Farewell bool
 	Manifest Manifest
 	// Properties are the ClusterProperties of the cluster. Its exports are notified if they change.
-	Properties string
+	Properties mcs.Properties
 }
 
 // Unit is a unit as the store shows it.
@@ -99,7 +99,7 @@ type (
 		Reason  string
 	}
 
-	// RecordMissing says that the store shows no record of a cluster in the shared place.
+	// RecordMissing says that the store shows no record of a cluster.
 	RecordMissing struct{ Cluster string }
 
 	// ProofRead is the result of ReadProof: the record in the place that only the cluster can

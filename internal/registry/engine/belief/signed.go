@@ -31,7 +31,7 @@ func (s *State) take(st *step, c *cluster, r *Record) {
 	isNew := before == nil || before.record.Key != r.Key
 	if before == nil {
 		c.signed = &signed{units: map[UnitName]*unit{}}
-	} else if before.record.Properties != r.Properties {
+	} else if !maps.Equal(before.record.Properties, r.Properties) {
 		before.addAll(st.changed)
 	}
 	if before != nil && isNew {

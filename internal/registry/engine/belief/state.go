@@ -4,10 +4,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
@@ -112,7 +110,7 @@ func (s *State) observe(st *step, event Event) (id string) {
 	switch e := event.(type) {
 	case RecordRead:
 		c := s.cluster(e.Record.Cluster)
-		s.present(st, c, &e.Record)
+		s.present(st, c, &e.Record, true)
 		return c.id
 	case RecordRefused:
 		c := s.cluster(e.Cluster)
@@ -233,7 +231,7 @@ func (s *State) actions(st *step, ids []string) (a Actions) {
 			a.SavePins = append(a.SavePins, PinSaved{Cluster: id, Pin: c.pin})
 		}
 	}
-	a.Notify = slices.SortedFunc(maps.Keys(st.changed), func(x, y mcs.Key) int { return strings.Compare(x.String(), y.String()) })
+	a.Notify = st.changed.sorted()
 	a.Decided = slices.Sorted(maps.Keys(st.of))
 	a.Reports = st.reports
 	return a

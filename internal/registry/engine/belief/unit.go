@@ -2,6 +2,8 @@ package belief
 
 import (
 	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
@@ -229,6 +231,11 @@ func (u *unit) answer(key mcs.Key, mayHave bool) (registry.ClusterState, *mcs.Ex
 type keys map[mcs.Key]struct{}
 
 func (k keys) add(key mcs.Key) { k[key] = struct{}{} }
+
+// sorted returns the keys, sorted.
+func (k keys) sorted() []mcs.Key {
+	return slices.SortedFunc(maps.Keys(k), func(a, b mcs.Key) int { return strings.Compare(a.String(), b.String()) })
+}
 
 // addContent adds the keys of a content that are exported or ignored.
 func (k keys) addContent(c *Content) {

@@ -13,6 +13,9 @@ func (s *State) View(key mcs.Key, imported ...string) (view registry.View) {
 	for id, c := range s.clusters {
 		if in := s.viewIn(c, key, slices.Contains(imported, id)); in.State != registry.None {
 			in.Liveness = s.LivenessOf(id)
+			if r := s.RecordOf(id); r != nil {
+				in.Properties = r.Properties
+			}
 			view.Set(id, in)
 		}
 	}
@@ -52,4 +55,20 @@ func (s *State) LivenessOf(id string) registry.LivenessState {
 		return registry.Undecided
 	}
 	return of
+}
+
+// Keys returns the keys, sorted, that clusters export.
+func (s *State) Keys() []mcs.Key {
+	exported := keys{}
+	for _, c := range s.clusters {
+		if c.signed == nil {
+			continue
+		}
+		for _, u := range c.signed.units {
+			for key := range u.content.Exports {
+				exported.add(key)
+			}
+		}
+	}
+	return exported.sorted()
 }
