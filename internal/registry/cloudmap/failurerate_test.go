@@ -122,7 +122,7 @@ func TestReadOnly_ListsRarely(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 				var failures, lists atomic.Int64
-				w.intercept = func(req request) (code, body string, ok bool) {
+				w.setIntercept(func(req request) (code, body string, ok bool) {
 					if req.cluster == cls2.ClusterID && req.operation == "ListNamespaces" {
 						lists.Add(1)
 					}
@@ -130,7 +130,7 @@ func TestReadOnly_ListsRarely(t *testing.T) {
 						return tt.code, "", true
 					}
 					return "", "", false
-				}
+				})
 				exporter := w.begin(cls1, nil)
 				publish(w.t, exporter.Registry, webExport("cls1", 1, 1))
 				reader := w.begin(cls2, nil, func(cfg *Config) { cfg.ReadOnly = true })

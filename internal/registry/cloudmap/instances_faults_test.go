@@ -82,12 +82,12 @@ func TestViewListsAgainAfterShareWasGone(t *testing.T) {
 		w, exp := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true}), webExport("cls1", 0, 1)
 		var isRestarted atomic.Bool
 		var shares shares
-		w.intercept = func(req request) (code, body string, ok bool) {
+		w.setIntercept(func(req request) (code, body string, ok bool) {
 			if req.operation == "ListNamespaces" && isRestarted.Swap(false) {
 				shares.areGone.Store(true)
 			}
 			return shares.answer(req)
-		}
+		})
 		instances := instancesOf(t, w, exp.Key)
 		joined := time.Now()
 		withView := w.begin(cls1, nil, func(cfg *Config) { cfg.InstanceView = true })
@@ -110,7 +110,7 @@ func TestViewRemovesInstancesAfterShareWasGone(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w, exp := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true}), webExport("cls1", 0, 1)
 		var shares shares
-		w.intercept = shares.answer
+		w.setIntercept(shares.answer)
 		instances := instancesOf(t, w, exp.Key)
 		cluster := w.begin(cls1, nil, func(cfg *Config) { cfg.InstanceView = true })
 		publish(t, cluster.Registry, exp)
@@ -135,7 +135,7 @@ func TestViewRemovesInstancesAfterShareWasGoneBriefly(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w, exp := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true}), webExport("cls1", 0, 1)
 		var shares shares
-		w.intercept = shares.answer
+		w.setIntercept(shares.answer)
 		instances := instancesOf(t, w, exp.Key)
 		cluster := w.begin(cls1, nil, func(cfg *Config) { cfg.InstanceView, cfg.times.instanceResync = true, viewAudit })
 		publish(t, cluster.Registry, exp)
@@ -407,9 +407,9 @@ func TestViewRetriesRemoval(t *testing.T) {
 			t.Fatalf("%d instances, want 3", n)
 		}
 		var isDenied atomic.Bool
-		w.intercept = func(req request) (code, body string, ok bool) {
+		w.setIntercept(func(req request) (code, body string, ok bool) {
 			return "AccessDeniedException", "", req.operation == "DeregisterInstance" && req.names("tcp-") && !isDenied.Swap(true)
-		}
+		})
 		withdraw(t, cluster.Registry, exp.Key)
 		time.Sleep(10 * time.Second) // less than the interval between two reads
 		if n := len(instances()); n > 0 {
@@ -442,10 +442,10 @@ func TestViewRemovesInstanceOfServiceThatSeemedGone(t *testing.T) {
 			t.Fatalf("%d instances, want the one of the other cluster", n)
 		}
 		var isGone atomic.Bool
-		w.intercept = func(req request) (code, body string, ok bool) {
+		w.setIntercept(func(req request) (code, body string, ok bool) {
 			isRead := req.cluster == "cls1" && req.operation == "DiscoverInstances" && req.names(mine.Key.Name)
 			return "ServiceNotFound", "", isRead && !isGone.Swap(true)
-		}
+		})
 		for _, instance := range before {
 			if _, err := admin.RegisterInstance(t.Context(), service.ID, instance); err != nil {
 				t.Fatal(err)

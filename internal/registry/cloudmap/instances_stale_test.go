@@ -103,12 +103,12 @@ func TestStaleInstances(t *testing.T) {
 		first.kill()
 		w.untilHealth(4*time.Minute, "the instances of the killed cluster are unhealthy", firstMarked...)
 		var reads atomic.Int32
-		w.intercept = func(r request) (string, string, bool) {
+		w.setIntercept(func(r request) (string, string, bool) {
 			if r.cluster == "cls2" && r.operation == "DiscoverInstances" && r.names("web-") {
 				reads.Add(1)
 			}
 			return "", "", false
-		}
+		})
 		w.stays(30*time.Minute, "they stay so", firstMarked...)
 		if got := w.health(alone.Key); !slices.Equal(got, []string{"cls1 HEALTHY"}) {
 			t.Errorf("the last endpoint of a service is %v, want it healthy", got)

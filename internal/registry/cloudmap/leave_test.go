@@ -118,13 +118,13 @@ func TestLeave_RemovesInstancesThatSeemGone(t *testing.T) {
 			t.Fatalf("%d instances, want 4", n)
 		}
 		var failed sync.Map
-		w.intercept = func(r request) (code, body string, ok bool) {
+		w.setIntercept(func(r request) (code, body string, ok bool) {
 			if r.operation != "DeregisterInstance" || r.cluster != "cls1" || !r.names("tcp-") {
 				return "", "", false
 			}
 			_, before := failed.LoadOrStore(string(r.body), true)
 			return "ServiceNotFound", "", !before
-		}
+		})
 		if err := leaving.end(registry.ErrLeave); err != nil {
 			t.Fatal(err)
 		}
@@ -147,13 +147,13 @@ func TestLeave_RemovesInstancesWithoutCatalog(t *testing.T) {
 		exp := webExport("cls1", 0, 3)
 		publish(t, leaving.Registry, exp)
 		time.Sleep(time.Minute)
-		w.intercept = func(r request) (code, body string, ok bool) {
+		w.setIntercept(func(r request) (code, body string, ok bool) {
 			return "AccessDeniedException", "", r.operation == "DeregisterInstance" && r.names("tcp-")
-		}
+		})
 		leaving.stop(registry.ErrLeave)
 		time.Sleep(30 * time.Second)
 		leaving.kill()
-		w.intercept = nil
+		w.setIntercept(nil)
 		v := &otherWriter{simulation: w}
 		admin, catalog := v.service(format.CatalogName("cls1"))
 		if err := admin.DeleteService(t.Context(), catalog); err != nil {
@@ -229,9 +229,9 @@ func TestLeave_SaysWhatStays(t *testing.T) {
 						}
 					}
 				}
-				w.intercept = func(r request) (string, string, bool) {
+				w.setIntercept(func(r request) (string, string, bool) {
 					return "AccessDeniedException", "", r.operation == tt.denied && r.cluster == "cls1"
-				}
+				})
 				err := last.end(registry.ErrLeave)
 				var left *registry.LeftoversError
 				if !errors.As(err, &left) {

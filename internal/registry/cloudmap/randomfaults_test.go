@@ -269,10 +269,10 @@ func newTrial(t *testing.T, seed uint64) *trial {
 			HealthDelay:      cloudmaplocal.Duration(30 * time.Second),
 		},
 	})
-	tr.wrote = tr.noteWrite
+	tr.setWrote(tr.noteWrite)
 	tr.history = registrytest.NewTrace(t, fmt.Sprintf("cloudmap-%d.log", seed))
 	tr.tally = registrytest.NewCounts(t, fmt.Sprintf("cloudmap-%d.counts", seed))
-	tr.intercept = tr.answerHidden
+	tr.setIntercept(tr.answerHidden)
 	var line *wire
 	tr.admin, line = tr.clientAt("admin", unlimitedRates())
 	line.unsigned = true

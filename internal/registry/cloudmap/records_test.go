@@ -50,7 +50,7 @@ func TestPartsAreRemovedAfterAnnouncement(t *testing.T) {
 
 		var mu sync.Mutex
 		var order []string
-		w.wrote = func(req request) {
+		w.setWrote(func(req request) {
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -61,7 +61,7 @@ func TestPartsAreRemovedAfterAnnouncement(t *testing.T) {
 			case req.operation == "RegisterInstance":
 				order = append(order, "write page")
 			}
-		}
+		})
 		small := webExport("cls1", 0, 1)
 		publish(t, exporter.Registry, small)
 		w.until(time.Minute, "parts are removed", func() bool {

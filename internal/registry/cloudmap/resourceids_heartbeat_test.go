@@ -54,13 +54,13 @@ func TestSaveIDs_BeforeFirstRecord(t *testing.T) {
 		earlier.kill()
 
 		ahead := w.create("cls1", cls1, func(cfg *Config) { cfg.wall = func() time.Time { return time.Now().Add(40 * time.Minute) } })
-		w.wrote = func(r request) {
+		w.setWrote(func(r request) {
 			// it is killed before anything else happens
 			if r.cluster == "cls1" && r.names(format.AttrHeartbeat) {
 				ahead.wire.cut.Store(true)
 				w.ids.of("cls1").setError(errCut)
 			}
-		}
+		})
 		ahead.run(nil)
 		w.until(time.Minute, "the other cluster has read its record", func() bool {
 			members, err := importer.Members(t.Context())

@@ -120,11 +120,11 @@ func TestRestart_AfterRecordsWereDeleted(t *testing.T) {
 				tt.otherWriter(v)
 
 				var wrote atomic.Bool
-				w.wrote = func(r request) {
+				w.setWrote(func(r request) {
 					if r.cluster == "cls1" && r.names(format.AttrHeartbeat) && !wrote.Swap(true) && tt.claiming != nil {
 						w.plan(1, cloudmaplocal.FaultRule{AccessKey: "cls1", Kind: cloudmaplocal.FaultError, Code: "InternalFailure"})
 					}
-				}
+				})
 				next := w.begin(cls1, nil, func(cfg *Config) { cfg.wall = func() time.Time { return time.Now().Add(-time.Hour) } })
 				publish(t, next.Registry, other)
 				published, read := false, false
@@ -416,11 +416,11 @@ func TestLeavingComesLast(t *testing.T) {
 		offset.Store(0) // the clock is set back
 		generations := regexp.MustCompile(`"GENERATION":"(\d+)"`)
 		var last int64
-		w.wrote = func(r request) {
+		w.setWrote(func(r request) {
 			if r.operation == "RegisterInstance" && r.names(format.AttrHeartbeat) {
 				last, _ = strconv.ParseInt(string(generations.FindSubmatch(r.body)[1]), 10, 64)
 			}
-		}
+		})
 		if err := leaver.end(registry.ErrLeave); err != nil {
 			t.Fatal(err)
 		}
@@ -558,11 +558,11 @@ func TestRestart_BackupWhileClaiming(t *testing.T) {
 					}
 
 					var wrote atomic.Bool
-					w.wrote = func(r request) {
+					w.setWrote(func(r request) {
 						if r.cluster == "cls1" && r.names(format.AttrHeartbeat) && !wrote.Swap(true) {
 							w.plan(1, cloudmaplocal.FaultRule{AccessKey: "cls1", Kind: cloudmaplocal.FaultError, Code: "InternalFailure"})
 						}
-					}
+					})
 					returned := w.begin(cls1, nil, func(cfg *Config) { cfg.AwaitsAll = true })
 					publish(t, returned.Registry, later)
 					returned.PublishedAll()

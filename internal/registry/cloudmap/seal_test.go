@@ -90,13 +90,13 @@ func TestCatalogFinder_RemembersFailures(t *testing.T) {
 			return w.count()["ListServices"] - before
 		}
 		catalog := format.CatalogName("cls1")
-		w.intercept = func(r request) (code, body string, ok bool) {
+		w.setIntercept(func(r request) (code, body string, ok bool) {
 			return "AccessDeniedException", "", r.operation == "ListServices"
-		}
+		})
 		if n := lists(catalog, 120, false); n > 2 {
 			t.Errorf("%d lists in two minutes in which they fail, want 2", n)
 		}
-		w.intercept = nil
+		w.setIntercept(nil)
 		time.Sleep(time.Minute)
 		if n := lists(catalog, 120, true); n != 1 {
 			t.Errorf("%d lists in two minutes for a catalog that exists, want 1", n)

@@ -42,8 +42,6 @@ type simulation struct {
 	t      *testing.T
 	seed   uint64
 	server *cloudmaplocal.Server
-	// wrote is called for each write that the server has accepted.
-	wrote func(request)
 	// history keeps the last requests and log lines for the analysis of a failure; nil keeps none.
 	history *registrytest.Trace
 	// tally counts the actions of a random test; nil counts none.
@@ -55,8 +53,46 @@ type simulation struct {
 	ids stores
 	// endpoint is that of the clients of the clusters, "" for the hosts of AWS.
 	endpoint string
+	set      hooks
+}
+
+// hooks are functions of a test that see the requests.
+type hooks struct {
+	// wrote, if set, is called for each write that the server has accepted.
+	wrote func(request)
 	// intercept, if set, may answer a request in place of the server: with an error code or a body.
 	intercept func(request) (code, body string, ok bool)
+}
+
+func (w *simulation) setWrote(wrote func(request)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.set.wrote = wrote
+}
+
+func (w *simulation) setIntercept(intercept func(request) (code, body string, ok bool)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.set.intercept = intercept
+}
+
+// setServer replaces the server while clusters use it.
+func (w *simulation) setServer(server *cloudmaplocal.Server) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.server = server
+}
+
+func (w *simulation) currentServer() *cloudmaplocal.Server {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.server
+}
+
+func (w *simulation) hooks() hooks {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.set
 }
 
 // inBubble runs a test in a testing/synctest bubble, beside those in other bubbles: they share
@@ -164,7 +200,7 @@ func (w *wire) Do(r *http.Request) (*http.Response, error) {
 	case err != nil:
 		return nil, err
 	}
-	if wrote := w.simulation.wrote; wrote != nil && answer.StatusCode == http.StatusOK && !isRead(operation) {
+	if wrote := w.simulation.hooks().wrote; wrote != nil && answer.StatusCode == http.StatusOK && !isRead(operation) {
 		wrote(req)
 	}
 	return answer, nil
@@ -203,12 +239,13 @@ func pass(ctx context.Context, d time.Duration) error {
 
 // answer returns the response of intercept, or else of the server.
 func (w *simulation) answer(req request, r *http.Request) (*http.Response, error) {
-	if w.intercept == nil {
-		return cloudmaptest.Serve(w.server, r)
+	intercept, server := w.hooks().intercept, w.currentServer()
+	if intercept == nil {
+		return cloudmaptest.Serve(server, r)
 	}
-	code, body, ok := w.intercept(req)
+	code, body, ok := intercept(req)
 	if !ok {
-		return cloudmaptest.Serve(w.server, r)
+		return cloudmaptest.Serve(server, r)
 	}
 	answer := httptest.NewRecorder()
 	if code != "" {

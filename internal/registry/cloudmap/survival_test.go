@@ -130,7 +130,7 @@ func TestSurvival(t *testing.T) {
 		if err != nil {
 			v.simulation.t.Fatal(err)
 		}
-		v.simulation.server = server
+		v.simulation.setServer(server)
 	}
 	tests := map[string]survival{
 		"record deleted": {
@@ -490,11 +490,11 @@ func TestSurvival_CloneThatEnds(t *testing.T) {
 		exporter, importer, began := startBehind(w, first)
 		w.plan(1, unreadable("cls1"))
 		var wrote atomic.Bool
-		w.wrote = func(r request) {
+		w.setWrote(func(r request) {
 			if r.cluster == "cls1clone" && r.names(format.AttrHeartbeat) {
 				wrote.Store(true)
 			}
-		}
+		})
 		clone := w.beginAs("cls1clone", cls1, nil, began)
 		publish(t, clone.Registry, first)
 		w.until(time.Minute, "the clone writes a record", wrote.Load)
@@ -865,10 +865,10 @@ func TestSurvival_CloneThatReadsNoRecord(t *testing.T) {
 				w.until(time.Minute, "it is known", sees(t, importer.Registry, exp))
 				time.Sleep(time.Minute)
 				hidden := time.Now().Add(10 * time.Second)
-				w.intercept = func(r request) (code, body string, ok bool) {
+				w.setIntercept(func(r request) (code, body string, ok bool) {
 					isHidden := r.cluster == "cls1clone" && r.operation == "DiscoverInstances" && r.names(format.MembersService) && time.Now().Before(hidden)
 					return "", `{"Instances":[],"InstancesRevision":1}`, isHidden
-				}
+				})
 				w.ids.copyTo("cls1", "cls1clone")
 				clone := w.create("cls1clone", cls1, func(cfg *Config) { cfg.Joined, cfg.AwaitsAll = joined, true })
 				publish(t, clone.Registry, own)

@@ -24,9 +24,9 @@ func TestReader_PageWrittenWithoutAnswer(t *testing.T) {
 		w.until(time.Minute, "the export is known", sees(t, importer.Registry, first))
 		time.Sleep(time.Minute)
 
-		w.intercept = func(r request) (code, body string, ok bool) {
+		w.setIntercept(func(r request) (code, body string, ok bool) {
 			return "InternalFailure", "", r.cluster == "cls2" && r.operation == "DiscoverInstances" && r.names(format.CatalogName("cls1"))
-		}
+		})
 		publish(t, exporter.Registry, second)
 		time.Sleep(5 * time.Second) // the other cluster has read the record, and not the page
 		page := "page-" + format.PageName(format.PageOf(first.Key)) + "-*"
@@ -39,7 +39,7 @@ func TestReader_PageWrittenWithoutAnswer(t *testing.T) {
 		time.Sleep(time.Second)
 		publish(t, exporter.Registry, third)
 		time.Sleep(time.Second)
-		w.intercept = nil
+		w.setIntercept(nil)
 		w.until(5*time.Second, "the page is read", sees(t, importer.Registry, third))
 
 		other := webExport("cls1", anotherPage(first.Key), 1)

@@ -23,13 +23,13 @@ func TestUnknownCode_NoFasterThanThrottling(t *testing.T) {
 					p := beginWithExports(w, 5)
 					w.until(2*time.Minute, "all is exported", isExported(t, p.Registry, webKey(4)))
 					var n atomic.Int64
-					w.intercept = func(r request) (string, string, bool) {
+					w.setIntercept(func(r request) (string, string, bool) {
 						if operation != "" && r.operation != operation {
 							return "", "", false
 						}
 						n.Add(1)
 						return code, "", true
-					}
+					})
 					for i := range 5 {
 						publish(t, p.Registry, webExport("cls1", i, 2))
 					}

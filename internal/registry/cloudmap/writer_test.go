@@ -20,7 +20,7 @@ type heartbeats struct {
 // observeHeartbeats observes the heartbeats of a simulation from now on.
 func observeHeartbeats(w *simulation) *heartbeats {
 	h := &heartbeats{last: map[string]time.Time{}, gap: map[string]time.Duration{}}
-	w.wrote = func(r request) {
+	w.setWrote(func(r request) {
 		if r.operation != "RegisterInstance" || !r.names("HEARTBEAT") {
 			return
 		}
@@ -30,7 +30,7 @@ func observeHeartbeats(w *simulation) *heartbeats {
 			h.gap[r.cluster] = max(h.gap[r.cluster], time.Since(last))
 		}
 		h.last[r.cluster] = time.Now()
-	}
+	})
 	return h
 }
 
