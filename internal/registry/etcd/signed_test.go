@@ -1,11 +1,12 @@
 package etcd
 
 import (
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
 // authorOf returns the author of a cluster's values.
