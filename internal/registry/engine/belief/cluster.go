@@ -36,6 +36,9 @@ type cluster struct {
 	// waiting is a record whose key waits for the proof, nil if none does. It changes nothing yet,
 	// in any state.
 	waiting *Record
+	// heardAt is valid in First: the time since which the store has answered and shown no other
+	// record than the first one.
+	heardAt time.Time
 	// problem is the reason why the record that the store shows does not count.
 	problem Problem
 	proof   proof
@@ -215,7 +218,7 @@ func (s *State) count(st *step, c *cluster) {
 	}
 	switch before {
 	case NotRead, Left, Saving:
-		c.state = First
+		c.state, c.heardAt = First, st.now
 		s.liveness.Remove(c.id) // the time without a record that counts says nothing about this one
 	case First:
 		c.state = First
@@ -242,6 +245,13 @@ func (s *State) leave(st *step, c *cluster) {
 	s.liveness.Remove(c.id)
 	delete(s.beats, c.id)
 	st.decided(c)
+}
+
+// isLastWord reports whether a first record that is a farewell was followed by no other one for the
+// time of the rule "stale". A farewell needs no heartbeats of others to compare with: in a
+// clusterset whose last member has left there are none.
+func (c *cluster) isLastWord(now time.Time, staleAfter time.Duration) bool {
+	return c.state == First && c.signed.record.Farewell && now.Sub(c.heardAt) >= staleAfter
 }
 
 // outdated lets the first record count like a second one when the cluster is stale: a later record

@@ -315,3 +315,39 @@ func TestProofPauses(t *testing.T) {
 		}
 	}
 }
+
+// TestFirstFarewell: the first record that a process reads is a farewell, which may be older than
+// one that a previous process has read. It ends the imports that exist once no other record has
+// followed it, also in a clusterset without any heartbeat.
+func TestFirstFarewell(t *testing.T) {
+	s := New(testConfig(), nil)
+	s.Step(RecordRead{*inPlace(farewell(key1, 20), SealUnknown)}, began)
+	s.Step(PinSaved{Cluster: "cls", Pin: s.Pins()["cls"]}, began)
+	tick := func(event Event, after time.Duration) (ended bool) {
+		for _, pin := range s.Step(event, began.Add(after)).SavePins {
+			s.Step(pin, began.Add(after))
+		}
+		return s.StateOf("cls") == Left
+	}
+	if v := s.View(web); len(v.Clusters) > 0 {
+		t.Errorf("a key that is not imported is %+v", v.Clusters)
+	}
+	if v := s.View(web, "cls"); v.Clusters["cls"].State != registry.Unknown {
+		t.Errorf("a key that is imported is %+v, want unknown", v.Clusters)
+	}
+	for _, at := range []time.Duration{time.Minute, testStaleAfter - time.Second} {
+		if tick(Tick{}, at) {
+			t.Fatalf("it has left after %s", at)
+		}
+	}
+	tick(Failed{}, testStaleAfter)
+	if tick(Tick{}, 2*testStaleAfter-time.Second) {
+		t.Error("a store that did not answer has shown no later record")
+	}
+	if !tick(Tick{}, 2*testStaleAfter) {
+		t.Error("it has not left")
+	}
+	if v := s.View(web, "cls"); len(v.Clusters) > 0 {
+		t.Errorf("the key is %+v after the end", v.Clusters)
+	}
+}

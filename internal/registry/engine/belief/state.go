@@ -100,6 +100,9 @@ func (s *State) stepAll(st *step, event Event) {
 		s.tick(st, e)
 	case Failed:
 		s.liveness.ObserveFailure()
+		for _, c := range s.clusters {
+			c.heardAt = st.now
+		}
 	default:
 		panic(fmt.Sprintf("belief: event %T", event))
 	}
@@ -201,7 +204,7 @@ func (s *State) tick(st *step, e Tick) {
 		}
 	}
 	for id, c := range s.clusters {
-		if s.liveness.IsStale(id) {
+		if s.liveness.IsStale(id) || c.isLastWord(st.now, s.cfg.StaleAfter) {
 			s.outdated(st, c)
 		}
 	}

@@ -38,6 +38,9 @@ func (s *State) viewIn(c *cluster, key mcs.Key, isImported bool) registry.Cluste
 	case Saving:
 		return registry.ClusterView{State: registry.Unknown}
 	case First:
+		if c.signed.record.Farewell && !isImported {
+			break // nothing of it can end
+		}
 		state, exp := c.signed.answer(key, s.cfg.UnitOf(key))
 		return registry.ClusterView{State: addFirst(state), Export: exp}
 	case Current:
