@@ -36,6 +36,8 @@ type unit struct {
 	version Version
 	key     trust.Key
 	content Content
+	// named is the version that the manifest names, if another one was read.
+	named Version
 	// again is set if the version that was read has to be read again, because more of it is
 	// imported now.
 	again bool
@@ -93,7 +95,6 @@ func (u *unit) decideNone(f *facts, changed keys) {
 
 // decideOther applies the answer that another version exists than the one that was read.
 func (u *unit) decideOther(f *facts) {
-	before := u.state
 	switch u.state {
 	case Absent, Shown:
 		u.state = Behind
@@ -104,8 +105,8 @@ func (u *unit) decideOther(f *facts) {
 	case Unread, Behind, Skipped:
 	}
 	u.skip(f)
-	if u.state != before {
-		u.retry = retry{}
+	if u.named != f.answer.Version {
+		u.named, u.retry = f.answer.Version, retry{}
 	}
 }
 

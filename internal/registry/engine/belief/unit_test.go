@@ -182,9 +182,12 @@ func TestUnitRetries(t *testing.T) {
 	if pauses[0] != testPoll || pauses[eagerReads-1] != testPoll || pauses[9] != maxRetry {
 		t.Errorf("pauses %v, want %v at first and %v at the end", pauses, testPoll, maxRetry)
 	}
-	u.decide(&facts{author: key1, answer: Answer{Kind: Named, Version: Version{Digest: "31"}}, isUsed: true}, keys{})
-	if u.isDue(began) {
-		t.Error("a unit that is Unread already is due at once")
+	for i, isDue := range []bool{true, false} {
+		u.decide(&facts{author: key1, answer: Answer{Kind: Named, Version: Version{Digest: "31"}}, isUsed: true}, keys{})
+		if u.isDue(began) != isDue {
+			t.Errorf("a record that names the version for the time %d: the unit is due: %v", i+1, !isDue)
+		}
+		u.observe(&facts{now: began, poll: testPoll, author: key1}, &read, keys{})
 	}
 }
 
