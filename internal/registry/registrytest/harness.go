@@ -31,7 +31,12 @@ func (h *harness) start(t *testing.T, identity mcs.Identity) *node {
 // controller that starts does.
 func (h *harness) startPublishing(t *testing.T, identity mcs.Identity, exports ...mcs.Export) *node {
 	t.Helper()
-	reg := h.New(t, identity, Options{})
+	return h.runPublishing(t, h.New(t, identity, Options{}), exports...)
+}
+
+// runPublishing publishes exports before it runs reg, as a controller does.
+func (h *harness) runPublishing(t *testing.T, reg registry.Registry, exports ...mcs.Export) *node {
+	t.Helper()
 	for _, exp := range exports {
 		if err := reg.Publish(t.Context(), exp); err != nil {
 			t.Fatalf("Publish(%v): %v", exp.Key, err)
