@@ -113,11 +113,11 @@ test: unit browser faults e2e ## Run every test: unit, registries, a real API se
 # The packages whose tests take minutes begin first, and test/attack beside the short ones that follow: it measures times under a flood of changes.
 LONG := ./internal/controller ./internal/registry/cloudmap ./deploy ./internal/registry/etcd
 
-# The longest packages wait for API servers, etcd and pauses most of their time: twice as many packages run as there are processors (-p).
+# The longest packages wait for API servers, etcd and pauses part of their time: one more package runs than there are processors (-p).
 .PHONY: unit
 unit: build bin/helm bin/promtool ## Run the tests that need no cluster (a real API server included)
 	bin/testbed build
-	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 REQUIRE_HELM=1 REQUIRE_PROMTOOL=1 go test $(SHORT) -p $$((2 * $$(nproc))) -parallel 16 -timeout 40m $(LONG) ./api/... ./cloudmaplocal/... ./cmd/... ./deploy/... ./hack/... ./internal/... ./test/attack ./test/bench ./test/clusterset ./test/demo ./test/docs ./test/fleet ./test/matrix ./test/tutorial
+	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 REQUIRE_HELM=1 REQUIRE_PROMTOOL=1 go test $(SHORT) -p $$((1 + $$(nproc))) -parallel 16 -timeout 40m $(LONG) ./api/... ./cloudmaplocal/... ./cmd/... ./deploy/... ./hack/... ./internal/... ./test/attack ./test/bench ./test/clusterset ./test/demo ./test/docs ./test/fleet ./test/matrix ./test/tutorial
 	cd testbed && go test -timeout 15m ./...
 
 # On their own and one after the other: each uses both cores for minutes, and tests in real time beside it would wait for it.
