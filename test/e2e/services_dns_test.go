@@ -48,12 +48,16 @@ func TestInstanceDNS(t *testing.T) {
 			svc := svc.DeepCopy()
 			svc.Spec.Selector = map[string]string{"app": "web"}
 			create(t, c, svc)
-			export(t, c, ns, svc.Name)
 		}
+	}
+	// An earlier process would create the namespace of Cloud Map without DNS.
+	rolledOut(t, cls1, cls2)
+	for _, c := range []cluster{cls1, cls2} {
+		export(t, c, ns, web.Name)
+		export(t, c, ns, admin.Name)
 	}
 	kubectl(t, cls1, "-n", ns, "annotate", "serviceexport", "web", "multicluster.k8s.aws/instance-attributes=team=payments,at=$(node)")
 	startClient(t, cls1, ns)
-	rolledOut(t, cls1, cls2)
 
 	// follow waits until n pods are ready in the EndpointSlices of the clusters and DNS has exactly
 	// these, which may take limit. It measures from began, or from the last look at which the
