@@ -252,7 +252,7 @@ func TestPermissionsOfAnotherVersion(t *testing.T) {
 		wantText   string
 	}{
 		"the same version":            {&status.Status{Version: "v2"}, check.Failed, "the controller's service account does not have permission to create tokenreviews"},
-		"an earlier version":          {&status.Status{Version: "v1"}, check.Unknown, "controller v2 requires permission to create tokenreviews.authentication.k8s.io, and this one is v1"},
+		"an earlier version":          {&status.Status{Version: "v1"}, check.Unknown, "does not have permission to create tokenreviews.authentication.k8s.io; v2 requires it, and the running v1 may not"},
 		"the controller is not known": {nil, check.Failed, "does not have permission"},
 	}
 	for name, tt := range tests {

@@ -150,11 +150,16 @@ func (p permissions) check(context string, controller *status.Status, plugin str
 		c.Result, c.Detail = check.Unknown, p.ofOtherVersion(controller, plugin)
 	case len(p.missing) > 0:
 		c.Result = check.Failed
-		c.Detail = "the controller's service account does not have permission to " + strings.Join(check.Summarize(p.missing, 3), "; ")
+		c.Detail = p.notGranted()
 		c.Remedy = "restore the ClusterRole, Role and bindings " + session.ManagerName + ": kubectl mcs install --context " + context +
 			" (or kubectl apply -k deploy/base)"
 	}
 	return c
+}
+
+// notGranted describes the missing permissions.
+func (p permissions) notGranted() string {
+	return "the controller's service account does not have permission to " + strings.Join(check.Summarize(p.missing, 3), "; ")
 }
 
 // isOtherVersion reports whether a controller has another version than this program, so that it
@@ -166,7 +171,7 @@ func isOtherVersion(controller *status.Status, plugin string) bool {
 // ofOtherVersion describes missing permissions that a controller of another version may not
 // require.
 func (p permissions) ofOtherVersion(controller *status.Status, plugin string) string {
-	return "controller " + plugin + " requires permission to " + strings.Join(check.Summarize(p.missing, 3), "; ") + ", and this one is " + controller.Version
+	return p.notGranted() + "; " + plugin + " requires it, and the running " + controller.Version + " may not"
 }
 
 // authenticatesMetrics reports whether the controller in pod asks the API server who reads its
