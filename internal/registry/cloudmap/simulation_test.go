@@ -53,7 +53,7 @@ type simulation struct {
 	ids stores
 	// endpoint is that of the clients of the clusters, "" for the hosts of AWS.
 	endpoint string
-	set      hooks
+	hooked   hooks
 }
 
 // hooks are functions of a test that see the requests.
@@ -67,13 +67,13 @@ type hooks struct {
 func (w *simulation) setWrote(wrote func(request)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.set.wrote = wrote
+	w.hooked.wrote = wrote
 }
 
 func (w *simulation) setIntercept(intercept func(request) (code, body string, ok bool)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.set.intercept = intercept
+	w.hooked.intercept = intercept
 }
 
 // setServer replaces the server while clusters use it.
@@ -92,7 +92,7 @@ func (w *simulation) currentServer() *cloudmaplocal.Server {
 func (w *simulation) hooks() hooks {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.set
+	return w.hooked
 }
 
 // inBubble runs a test in a testing/synctest bubble, beside those in other bubbles: they share
