@@ -99,6 +99,28 @@ func TestAddPorts_Bound(t *testing.T) {
 	}
 }
 
+// TestAddPorts_Shares: while a cluster is unknown, the ports that the import lacks are added within
+// the same shares. No number of other exports keeps out the few that a cluster adds.
+func TestAddPorts_Shares(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		victim, clusters := rapid.IntRange(0, 28).Draw(t, "victim"), rapid.IntRange(29, 60).Draw(t, "clusters")
+		m := Merged{Ports: portsOf(1, rapid.SampledFrom([]int{1, 60, maxPorts}).Draw(t, "ports"))}
+		before := slices.Clone(m.Ports)
+		var exports []Export
+		for i := range clusters {
+			exports = append(exports, webExport(fmt.Sprintf("cls%02d", i), i, withPorts(portsOf(2_000+i*maxPorts%60_000, maxPorts)...)))
+		}
+		exports[victim].Ports = portsOf(64_000, 10)
+		m.AddPorts(exports)
+		if got := portsIn(m, exports[victim]); got != 10 || len(m.Ports) > maxMergedPorts {
+			t.Fatalf("%d of 10 ports of export %d, %d ports of all", got, victim, len(m.Ports))
+		}
+		if got := portsIn(m, Export{Ports: before}); got != len(before) {
+			t.Fatalf("%d of %d ports stay", got, len(before))
+		}
+	})
+}
+
 // TestMerge_YoungerExportsTakeNoPorts: an export with few ports keeps them, whatever younger ones
 // have.
 func TestMerge_YoungerExportsTakeNoPorts(t *testing.T) {

@@ -46,7 +46,7 @@ const portShare = 16
 func mergePorts(ordered []Export) (ports []Port, uses []PortUse, conflict *Conflict) {
 	union := unitePorts(ordered)
 	if len(union) > maxMergedPorts {
-		union, uses = boundPorts(union)
+		union, uses = boundPorts(union, maxPorts)
 	}
 	return nameUnnamed(union), uses, portConflict(union, ordered)
 }
@@ -68,11 +68,15 @@ func unitePorts(ordered []Export) (union []mergedPort) {
 	return union
 }
 
-// AddPorts adds the ports of exports that m lacks, as far as there may be more: what m has takes
-// precedence. m was merged before from these and other exports, which are not known now.
+// AddPorts adds the ports of exports that m lacks, as far as there may be more: m keeps its ports,
+// as the oldest export does in a merge, and each export has its part of the room. m was merged
+// before from these and other exports, which are not known now.
 func (m *Merged) AddPorts(exports []Export) {
 	union := unitePorts(append([]Export{{Ports: m.Ports}}, oldestFirst(exports)...))
-	m.Ports = nameUnnamed(union[:min(len(union), max(maxMergedPorts, len(m.Ports)))])
+	if len(union) > maxMergedPorts {
+		union, _ = boundPorts(union, cmp.Or(len(m.Ports), maxPorts))
+	}
+	m.Ports = nameUnnamed(union)
 }
 
 // PortUse are the ports that an export adds to those of the older ones.
@@ -85,12 +89,12 @@ type PortUse struct {
 // boundPorts returns maxMergedPorts of the ports of union, which is sorted by precedence, and which
 // cluster has how many, those with most ports first.
 //
-// The oldest export keeps its ports. Each other one, from the oldest to the youngest, has its part
-// of the room that those before it leave, at least one port, and the rest of the room belongs to
-// the oldest. So no number of younger exports takes ports away from one that has not more than its
-// part: 62 ports for the second export, 33 for the twelfth, 10 for the thirtieth.
-func boundPorts(union []mergedPort) (kept []mergedPort, uses []PortUse) {
-	room, part, isKept := maxMergedPorts, maxPorts, make([]bool, len(union))
+// The oldest export keeps its first ofOldest ports. Each other one, from the oldest to the youngest,
+// has its part of the room that those before it leave, at least one port, and the rest of the room
+// belongs to the oldest. So no number of younger exports takes ports away from one that has not
+// more than its part: 62 ports for the second export, 33 for the twelfth, 10 for the thirtieth.
+func boundPorts(union []mergedPort, ofOldest int) (kept []mergedPort, uses []PortUse) {
+	room, part, isKept := max(maxMergedPorts, ofOldest), ofOldest, make([]bool, len(union))
 	for i, p := range union {
 		if i > 0 && p.cluster != union[i-1].cluster {
 			part = max(1, room/portShare)
