@@ -56,8 +56,8 @@ func TestRandomFaults(t *testing.T) {
 		t.Skip("make faults runs it")
 	}
 	// Several worlds, each with a seed of its own: faults that add up over a long time are found in
-	// one, and bad beginnings in many. The seeds are the same in each run of make faults; other
-	// seeds are for make soak.
+	// one, and bad beginnings in many. The seeds of make faults follow from the commit; make soak
+	// has others.
 	steps, worlds := registrytest.Setting(t, "FAULTS_STEPS", 1_000), registrytest.Setting(t, "FAULTS_RUNS", 4)
 	seed := registrytest.Setting(t, "FAULTS_SEED", 1)
 	for i := range worlds {

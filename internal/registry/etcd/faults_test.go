@@ -41,7 +41,7 @@ import (
 // FAULTS_RUNS runs, each with an etcd of its own, share the steps and the processors: everything is
 // in real time here, and most of the time a run waits. FAULTS_SEED is the first seed, which a
 // failure replays as far as real processes and clocks allow, FAULTS_STEPS is the number of steps,
-// and FAULTS_TRACE names a folder for the trace of a failure. CI runs 5,000 steps with eight runs
+// and FAULTS_TRACE names a folder for the trace of a failure. CI runs 2,000 steps with eight runs
 // after the other tests (make faults).
 func TestRandomFaults(t *testing.T) {
 	if testing.Short() {
