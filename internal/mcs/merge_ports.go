@@ -89,10 +89,11 @@ type PortUse struct {
 // boundPorts returns maxMergedPorts of the ports of union, which is sorted by precedence, and which
 // cluster has how many, those with most ports first.
 //
-// The oldest export keeps its first ofOldest ports. Each other one, from the oldest to the youngest,
-// has its part of the room that those before it leave, at least one port, and the rest of the room
-// belongs to the oldest. So no number of younger exports takes ports away from one that has not
-// more than its part: 62 ports for the second export, 33 for the twelfth, 10 for the thirtieth.
+// The oldest export keeps its first ofOldest ports. Each other one, from the oldest to the
+// youngest, has its part of the room that those before it leave, at least one port, and the rest
+// of the room belongs to the oldest. So no number of younger exports takes ports away from one
+// that has not more than its part: 62 ports for the second export, 33 for the twelfth, 10 for the
+// thirtieth.
 func boundPorts(union []mergedPort, ofOldest int) (kept []mergedPort, uses []PortUse) {
 	room, part, isKept := max(maxMergedPorts, ofOldest), ofOldest, make([]bool, len(union))
 	for i, p := range union {

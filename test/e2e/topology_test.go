@@ -214,11 +214,11 @@ func (s topology) reaches(t *testing.T, from string, want ...string) {
 	})
 }
 
-// answers returns the nodes whose servers respond to a client, sorted. It sends 20 requests, each in
-// a connection of its own: the probability that only two respond although all four could is 2^-20.
-// The probability that one of four is missed is 4 * (3/4)^20 = 1 %; then reaches retries. It gives
-// up at the first failure. One process sends all, after one lookup of the whole name: 20 processes
-// that try the search domains would keep a busy machine from what the test waits for.
+// answers returns the nodes whose servers respond to a client, sorted. It sends 20 requests, each
+// in a connection of its own: the probability that only two respond although all four could is
+// 2^-20. The probability that one of four is missed is 4 * (3/4)^20 = 1 %; then reaches retries.
+// It gives up at the first failure. One process sends all, after one lookup of the whole name: 20
+// processes that try the search domains would keep a busy machine from what the test waits for.
 func (s topology) answers(ctx context.Context, from string) ([]string, error) {
 	// 7 is curl's number for a refused connection, 28 for one that leads nowhere
 	const failed = "Failed: "
