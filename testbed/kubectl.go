@@ -123,3 +123,17 @@ func remaining(ctx context.Context) string {
 	}
 	return max(time.Until(end).Round(time.Second), time.Second).String()
 }
+
+// setZones writes the zones of the nodes, as the controller of a cloud does after the kubelet has
+// registered them. Nothing else tells kube-proxy for certain: it drops the zone that the node has
+// when it starts if the informer shows the node before kube-proxy has registered the handler of its
+// proxier (NewNodeTopologyConfig in v1.37.2), and then ignores hints for zones until the label
+// changes. So this comes after kube-proxy runs, without which CoreDNS is not ready.
+func (k kubectl) setZones(ctx context.Context, nodes []cluster.Node) error {
+	for _, n := range nodes {
+		if err := k.run(ctx, "", "label", "node", n.Name, "topology.kubernetes.io/zone="+n.Zone, "--overwrite"); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -165,6 +165,7 @@ func (t *Testbed) finish(ctx context.Context, c cluster.Cluster, software build.
 		{"waiting for its nodes", "nodes Ready", func() error { return k.waitFor(ctx, "", "Ready", nodes...) }},
 		{"writing the networks of its pods", "", func() error { return k.setPodNetworks(ctx, c.Nodes) }},
 		{"waiting for CoreDNS", "CoreDNS Ready", func() error { return k.rolledOut(ctx, "kube-system", "deployment/coredns") }},
+		{"writing the zones of its nodes", "", func() error { return k.setZones(ctx, c.Nodes) }},
 	} {
 		if err := step.do(); err != nil {
 			return fmt.Errorf("%s: %s: %w", c.Name, step.what, err)

@@ -299,7 +299,7 @@ func (r nodeRenderer) nodeAgents() []Process {
 	for _, archive := range r.software.Archives {
 		imported = append(imported, "done:"+importOf(archive))
 	}
-	labels := "topology.kubernetes.io/region=" + r.node.Region + ",topology.kubernetes.io/zone=" + r.node.Zone + ",topology.k8s.aws/zone-id=" + r.node.ZoneID
+	labels := "topology.kubernetes.io/region=" + r.node.Region + ",topology.k8s.aws/zone-id=" + r.node.ZoneID
 	return []Process{
 		{Name: "kubelet", After: imported, Args: r.kubernetes("kubelet",
 			"--config="+runDir+"/kubelet.yaml",
