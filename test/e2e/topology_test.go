@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -43,6 +44,8 @@ func TestTopology(t *testing.T) {
 	for _, c := range s.clusters {
 		kubectl(t, c, "-n", s.ns, "wait", "pods", "--all", "--for=condition=Ready", "--timeout=90s")
 	}
+	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, s.ns, "web", 2) })
+	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls2, cls1, s.ns, "web", 2) })
 
 	t.Run("NoPolicy", func(t *testing.T) {
 		if testing.Short() {
@@ -205,6 +208,7 @@ const noServer = "no server"
 // reaches checks that servers on exactly these nodes respond to a client on a node.
 func (s topology) reaches(t *testing.T, from string, want ...string) {
 	t.Helper()
+	start := time.Now()
 	eventually(t, soon, func() error {
 		got, err := s.answers(t.Context(), from)
 		if err == nil && !slices.Equal(got, want) {
@@ -212,6 +216,7 @@ func (s topology) reaches(t *testing.T, from string, want ...string) {
 		}
 		return err
 	})
+	t.Logf("a client on %s is answered by servers on %v after %.1f s", from, want, time.Since(start).Seconds())
 }
 
 // answers returns the nodes whose servers respond to a client, sorted. It sends 20 requests, each
