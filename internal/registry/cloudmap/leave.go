@@ -56,6 +56,7 @@ func (r *leaver) leave(ctx context.Context) error {
 		func() (err error) { place, err = r.removeRecords(ctx); return err },
 		func() error { return r.view.Leave(ctx) },
 		func() error { return r.control.leave(ctx, place, farewellPolls*r.cfg.PollInterval) },
+		func() error { return errors.Join(r.view.ReviewLeft(ctx), r.control.deletions.Review(ctx)) },
 	}
 	for _, step := range steps {
 		if err := r.retry(ctx, step); err != nil {

@@ -78,6 +78,7 @@ func liveOnce(t *testing.T, w *simulation) {
 		t.Fatal(err)
 	}
 	w.until(2*time.Minute, "the withdrawal is imported", func() bool { return !shows(t, b.Registry, "cls1", key) })
+	endTogether(t, w, key, a, b)
 	for _, p := range []*process{a, b} {
 		if err := p.end(registry.ErrLeave); err != nil {
 			t.Errorf("leaving: %v", err)
@@ -88,5 +89,36 @@ func liveOnce(t *testing.T, w *simulation) {
 	left, err := admin.ListNamespaces(t.Context())
 	if err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// endTogether has two clusters end their exports of one service within a second, each while reads
+// may still show the instances of the other one: one of them has to delete the service.
+func endTogether(t *testing.T, w *simulation, key mcs.Key, a, b *process) {
+	t.Helper()
+	processes := map[string]*process{"cls1": a, "cls2": b}
+	for cluster, p := range processes {
+		exp := webExport(cluster, 0, 1)
+		publish(t, p.Registry, exp)
+	}
+	w.until(3*time.Minute, "both have instances", func() bool { return a.view.Pending()+b.view.Pending() == 0 })
+	time.Sleep(time.Minute)
+	for _, p := range processes {
+		if err := p.Withdraw(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+	}
+	time.Sleep(3 * time.Minute)
+	admin, _ := w.client("admin")
+	namespaces, err := admin.ListNamespaces(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if in, ok := namespaces[key.Namespace]; ok {
+		services, err := admin.ListServices(t.Context(), in)
+		if _, ok := services[key.Name]; ok || err != nil {
+			t.Errorf("service %s is there three minutes after both exports have ended, error %v", key, err)
+		}
 	}
 }

@@ -60,6 +60,15 @@ func (d *Deletions) Service(ctx context.Context, in Namespace, s Service) (gone 
 	return gone, err
 }
 
+// Keep ends the deletion of a resource that is used again or gone: the time for which it has
+// failed, and the report that it stays, say nothing about the next one.
+func (d *Deletions) Keep(arn string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.failingSince, arn)
+	delete(d.left, arn)
+}
+
 // isFailingFor reports whether the deletion of a resource has failed for a time.
 func (d *Deletions) isFailingFor(arn string, during time.Duration) bool {
 	d.mu.Lock()
@@ -99,6 +108,23 @@ func (d *Deletions) isGone(arn string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.gone[arn]
+}
+
+// Review ends the report of resources that are gone: others may have deleted them since.
+func (d *Deletions) Review(ctx context.Context) error {
+	d.mu.Lock()
+	reported := slices.Sorted(maps.Keys(d.left))
+	d.mu.Unlock()
+	for _, arn := range reported {
+		_, err := d.client.tagsOf(ctx, arn)
+		switch {
+		case IsNotFound(err):
+			d.Keep(arn)
+		case IsRetryable(err):
+			return err
+		}
+	}
+	return nil
 }
 
 // Left returns the resources that stay although controllers of this clusterset created them:

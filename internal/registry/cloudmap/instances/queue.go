@@ -69,8 +69,9 @@ type service struct {
 	// shape is that of applied; known if isShaped.
 	shape    shape
 	isShaped bool
-	// isUndeleted: the last removal found no instances to keep the service for, and could not
-	// delete it. Reads do not show that it still exists.
+	// isUndeleted: the last removal did not delete the service. It could not, and reads do not show
+	// that the service still exists, or the list had instances of others, which may have been
+	// removed already: two clusters that end their exports at once see each other's.
 	isUndeleted bool
 	// instances is the number of instances of applied.
 	instances int
@@ -289,11 +290,20 @@ func (q *queue) nextResync(now time.Time) (key mcs.Key, oldest *service) {
 	q.resyncAt = now.Add(q.resyncInterval)
 	for k, s := range q.services {
 		isDue := !s.isQueued && !s.isBusy && now.Sub(s.reconciledAt) >= q.resyncInterval
-		if isDue && (oldest == nil || s.reconciledAt.Before(oldest.reconciledAt)) {
+		if isDue && (oldest == nil || s.comesBefore(oldest)) {
 			key, oldest = k, s
 		}
 	}
 	return key, oldest
+}
+
+// comesBefore reports whether a service is read before another one: those that have to be deleted
+// first, then the one with the oldest read.
+func (s *service) comesBefore(other *service) bool {
+	if s.isUndeleted != other.isUndeleted {
+		return s.isUndeleted
+	}
+	return s.reconciledAt.Before(other.reconciledAt)
 }
 
 // finish updates the state of a service that was reconciled, forgets the service if it has no

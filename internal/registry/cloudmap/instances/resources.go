@@ -123,6 +123,8 @@ func (c *resourceCache) ensure(ctx context.Context, e mcs.Export) (s viewService
 	s.in = in.Type
 	s.Service, ok, err = c.findService(ctx, in, e.Key.Name)
 	if err != nil || ok {
+		c.deletions.Keep(in.ARN)
+		c.deletions.Keep(s.ARN)
 		return s, err
 	}
 	var isOther bool
@@ -185,6 +187,22 @@ func (c *resourceCache) findService(ctx context.Context, in api.Namespace, name 
 
 // invalidate makes the next call list everything again because a cached resource does not exist.
 func (c *resourceCache) invalidate() { c.isOutdated.Store(true) }
+
+// doubtfulListAge is the age of the lists from which a denied request makes them again. A
+// controller without rights makes them once in this time.
+const doubtfulListAge = 30 * time.Second
+
+// doubt is invalidate after a denied request, if the lists are not new: with policies by tags, IAM
+// denies access to what another cluster has deleted, as it does without rights.
+func (c *resourceCache) doubt() {
+	if !c.busy.TryAcquire(1) {
+		return // a later denial makes them
+	}
+	defer c.busy.Release(1)
+	if time.Since(c.listedAt) >= doubtfulListAge {
+		c.invalidate()
+	}
+}
 
 // forgetService removes the service of key from the cache. Unless it is known to be deleted, the
 // services of its namespace, or the namespaces if that is not known, are listed again before they

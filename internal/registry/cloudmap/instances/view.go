@@ -280,8 +280,11 @@ func (v *View) Run(ctx context.Context, notify func(mcs.Key)) {
 // finishService records the result of reconciling a service, and reports whether its warnings have
 // changed.
 func (v *View) finishService(ctx context.Context, key mcs.Key, result outcome, err error) (hasNewWarnings bool) {
-	if api.IsNotFound(err) {
+	switch {
+	case api.IsNotFound(err):
 		v.resources.invalidate()
+	case api.IsDenied(err):
+		v.resources.doubt()
 	}
 	failed := err != nil && ctx.Err() == nil && !errors.Is(err, errUndecided)
 	exp, known := v.cfg.Desired(key)
@@ -340,7 +343,8 @@ type outcome struct {
 	// isShown: a read by names shows instances of this cluster that it does not want.
 	// isServiceMissing: such a read does not find the service.
 	isShown, isServiceMissing bool
-	// isUndeleted: the service has no instances, and could not be deleted.
+	// isUndeleted: the service has no instances and could not be deleted, or it has instances of
+	// others.
 	isUndeleted bool
 	// shape is that of applied; known if isShaped.
 	shape    shape
@@ -449,11 +453,13 @@ func (v *View) verify(ctx context.Context, key mcs.Key, exp *mcs.Export, last se
 		}
 		return outcome{isShown: len(changes.Deregister) > 0, health: healthByID(have)}, false, nil
 	}
+	isKept := exp == nil && last.isUndeleted && slices.ContainsFunc(have, func(i api.Instance) bool { return !v.isOwn(i.Attributes) })
 	return outcome{
-		applied: exp, instances: len(want) - len(changes.Collisions) - len(last.omitted.refused), isAbsent: exp == nil,
+		isUndeleted: isKept,
+		applied:     exp, instances: len(want) - len(changes.Collisions) - len(last.omitted.refused), isAbsent: exp == nil,
 		shape: last.shape, isShaped: last.isShaped,
 		omitted: omitted{overLimit: overLimit, collisions: changes.Collisions, refused: last.omitted.refused, difference: last.omitted.difference},
-	}, exp != nil || !last.isUndeleted, nil
+	}, exp != nil || !last.isUndeleted || isKept, nil
 }
 
 // discover reads all instances of a service by its names. A service has no more instances than one
@@ -551,6 +557,7 @@ func (v *View) remove(ctx context.Context, key mcs.Key, last service, read outco
 			return result, err
 		}
 	}
+	result.isUndeleted = hasOthers
 	if !hasOthers {
 		if err := v.resources.remove(ctx, key); err != nil {
 			result.isUndeleted = true
@@ -742,6 +749,14 @@ func (v *View) Left() []registry.Leftover {
 		return nil
 	}
 	return v.resources.deletions.Left()
+}
+
+// ReviewLeft ends the report of what is gone.
+func (v *View) ReviewLeft(ctx context.Context) error {
+	if v == nil {
+		return nil
+	}
+	return v.resources.deletions.Review(ctx)
 }
 
 // leaveService removes the instances of this cluster from a service if the service may have any.
