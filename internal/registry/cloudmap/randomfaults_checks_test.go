@@ -68,8 +68,8 @@ const catchUp = 10 * time.Minute
 
 // isBehindClone reports whether a cluster has not written a later record than its clone since that
 // one ended: another user has deleted the record of the clone before the cluster has read it. The
-// others take its records for replays until its clock has caught up, which docs/reliability.md has
-// as a limit.
+// others take its records for replays until its clock has caught up, which
+// docs/reliability-tests.md has as a limit.
 func (tr *trial) isBehindClone(a *actor) bool {
 	tr.writtenMu.Lock()
 	defer tr.writtenMu.Unlock()
@@ -211,8 +211,8 @@ func (a *actor) noteKilled() {
 
 // maySeeOlder reports whether a may see an earlier version of an export of other than before: its
 // process was killed before it had saved that it had read a later one, another user has written an
-// earlier record since, and other was silent until it was stale. docs/reliability.md has that as a
-// limit.
+// earlier record since, and other was silent until it was stale. docs/reliability-tests.md has that
+// as a limit.
 func (a *actor) maySeeOlder(other *actor, k int) bool {
 	tr, id := a.trial, other.identity.ClusterID
 	if tr.behind[a.number][id] && a.takesForStale(id) && !tr.lastRecorded(id).After(tr.changedAt[id]) {

@@ -100,7 +100,7 @@ func (tr *trial) deletePage(a *actor) {
 // needsCopy reports whether the copy of a cluster's record may be all that shows the cluster that a
 // clone has written later records, up to the five minutes of heartbeats that are not saved. Without
 // it the others take its records for replays until its clock has caught up, which
-// docs/reliability.md has as a limit.
+// docs/reliability-tests.md has as a limit.
 func (tr *trial) needsCopy(id string) bool {
 	return slices.ContainsFunc(tr.clusters, func(a *actor) bool { return a.identity.ClusterID == id && a.isContested() })
 }

@@ -618,7 +618,7 @@ func (tr *trial) takeBack(a *actor) {
 func (tr *trial) overlap(a *actor) {
 	if a.process == nil || !tr.lastRecorded(a.identity.ClusterID).After(a.process.began) {
 		// one that writes its first record after the next leader has read the saved heartbeat:
-		// docs/reliability.md has that as a limit
+		// docs/reliability-tests.md has that as a limit
 		return
 	}
 	a.endClone()

@@ -248,7 +248,7 @@ func (o *importer) checkExport(e *exporter, i int, view registry.View) {
 
 // takesForEnded reports whether a cluster counts as an earlier record says because the importer was
 // killed before it had saved the later ones, and the cluster has written none for so long that it
-// is stale. docs/reliability.md has that as a limit.
+// is stale. docs/reliability-tests.md has that as a limit.
 func (o *importer) takesForEnded(id string) bool {
 	isStale, _ := o.takesForStale(id)
 	return o.behind[id] && isStale && !o.world.beats.lastOf(id).After(o.world.oldAt())
