@@ -9,8 +9,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 )
 
-// Budgets limit the cost of the exports of the other clusters in this one. docs/operations.md has
-// the arithmetic.
+// Budgets limit the cost of the exports of the other clusters in this one.
+// docs/operations-measurements.md has the arithmetic.
 type Budgets struct {
 	budget.Limits
 	// NamespaceImports is the maximum number of imports in a namespace.
@@ -18,7 +18,8 @@ type Budgets struct {
 }
 
 // defaultBudgets returns the default budgets. The Deployment has 512 MiB. GOMEMLIMIT makes the
-// garbage collector keep the process below 460. docs/operations.md has the measurements:
+// garbage collector keep the process below 460. docs/operations-measurements.md has the
+// measurements:
 //   - exports: Kubernetes is tested with 10,000 Services in a cluster (sig-scalability's
 //     thresholds); one member may export half of them. An import that uses its part of all budgets
 //     takes some 17 KiB of heap with its cached ServiceImport, Service and EndpointSlice, so 10,000

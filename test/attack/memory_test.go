@@ -40,8 +40,8 @@ const (
 
 // TestMemoryOfMembers runs the program of the controller while MEMBERS members use their budgets
 // up, in every kind at the same time, and prints its resident memory. It takes some minutes, so
-// that it runs only if MEMBERS is set; CONTROLLER is the path of the program. docs/operations.md
-// has the results.
+// that it runs only if MEMBERS is set; CONTROLLER is the path of the program.
+// docs/operations-measurements.md has the results.
 func TestMemoryOfMembers(t *testing.T) {
 	members := int(registrytest.Setting(t, "MEMBERS", 0))
 	if members == 0 {

@@ -229,7 +229,7 @@ func TestAttack_ReplayedNotifications(t *testing.T) {
 // TestCostOfDatagrams runs the program of the controller on Cloud Map while DATAGRAMS datagrams a
 // second arrive, and prints the CPU time that they cost: of the process in user and kernel mode,
 // for each kind of datagram. It takes some minutes, so that it runs only if DATAGRAMS is set;
-// CONTROLLER is the path of the program. docs/operations.md has the results.
+// CONTROLLER is the path of the program. docs/operations-measurements.md has the results.
 func TestCostOfDatagrams(t *testing.T) {
 	perSecond := int(registrytest.Setting(t, "DATAGRAMS", 0))
 	if perSecond == 0 {

@@ -150,7 +150,7 @@ type Config struct {
 
 const (
 	// defaultMaxPins is the number of clusters that a clusterset was measured with
-	// (docs/operations.md).
+	// (docs/operations-measurements.md).
 	defaultMaxPins = 1000
 	// defaultMaxPinBytes leaves a tenth of the 1 MiB of a ConfigMap to the keys of other
 	// clustersets. A pin takes a quarter of a KiB, and up to 0.7 KiB if its cluster chooses all
