@@ -234,14 +234,14 @@ func TestNewRegistry_ChecksEtcd(t *testing.T) {
 
 // Each session has a ledger of its own, with the limits of the flags, that its registries get.
 func TestBudgets(t *testing.T) {
-	options, err := config.Parse([]string{"--aws-region=eu-west-1", "--budget-member-exports=7"})
+	options, err := config.Parse([]string{"--aws-region=eu-west-1", "--budget-scale=0.5"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	b := newBudgets(options)
 	first := b.open()
-	if ledger, isWanted := b.current(); ledger != first || isWanted == nil || ledger.Limits().Member[budget.Exports] != 7 {
-		t.Errorf("the registries get ledger %p with the limits %v, want %p with 7 exports of a member", ledger, ledger.Limits(), first)
+	if ledger, isWanted := b.current(); ledger != first || isWanted == nil || ledger.Limits().Member[budget.Exports] != 2_500 {
+		t.Errorf("the registries get ledger %p with the limits %v, want %p with 2,500 exports of a member", ledger, ledger.Limits(), first)
 	}
 	if second := b.open(); second == first {
 		t.Error("two sessions share a ledger")

@@ -1,8 +1,8 @@
 package config
 
 import (
-	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/spf13/pflag"
 
@@ -15,6 +15,21 @@ type Budgets struct {
 	budget.Limits
 	// NamespaceImports is the maximum number of imports in a namespace.
 	NamespaceImports int
+}
+
+// The values of --budget-scale. A hundredth of the budgets is 50 exports of a member; a hundred
+// times as many would need 50 GiB of memory.
+const minScale, maxScale = 0.01, 100
+
+// scaledBudgets returns the default budgets times scale.
+func scaledBudgets(scale float64) Budgets {
+	b := defaultBudgets()
+	scaled := func(n int) int { return max(1, int(float64(n)*scale)) }
+	for kind := range b.Member {
+		b.Member[kind], b.Total[kind] = scaled(b.Member[kind]), scaled(b.Total[kind])
+	}
+	b.NamespaceImports = scaled(b.NamespaceImports)
+	return b
 }
 
 // defaultBudgets returns the default budgets. The Deployment has 512 MiB. GOMEMLIMIT makes the
@@ -51,38 +66,30 @@ func defaultBudgets() Budgets {
 	return Budgets{Limits: budget.Limits{Member: member, Total: total}, NamespaceImports: 4_000}
 }
 
-// budgetKinds describe the kinds of budgets.
-var budgetKinds = map[budget.Kind]string{
-	budget.Exports: "exports", budget.Endpoints: "endpoints",
-	budget.Ports:         "ports (of the Services, and of each group of endpoints with the same ports)",
-	budget.PortEndpoints: "ports times endpoints (the entries of kube-proxy on every node)",
-	budget.Bytes:         "bytes of exports (before compression)",
+// budgetScale is the value of --budget-scale. One number sets all budgets: they share the memory of
+// the process, and docs/operations.md says how much a multiple of them needs.
+type budgetScale struct {
+	budgets *Budgets
+	scale   float64
 }
+
+// Set implements pflag.Value.
+func (s *budgetScale) Set(text string) error {
+	scale, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(scale >= minScale && scale <= maxScale) {
+		return fmt.Errorf("must be a number from %v to %v", minScale, maxScale)
+	}
+	s.scale, *s.budgets = scale, scaledBudgets(scale)
+	return nil
+}
+
+// String implements pflag.Value.
+func (s *budgetScale) String() string { return strconv.FormatFloat(s.scale, 'g', -1, 64) }
+
+// Type implements pflag.Value.
+func (s *budgetScale) Type() string { return "float" }
 
 func (b *Budgets) bind(flags *pflag.FlagSet) {
-	for _, kind := range budget.Kinds() {
-		flags.IntVar(&b.Member[kind], "budget-member-"+kind.String(), b.Member[kind],
-			"Maximum number of "+budgetKinds[kind]+" from one other cluster. An export that exceeds it is not imported, or stays as it was imported before.")
-	}
-	for _, kind := range budget.Kinds() {
-		flags.IntVar(&b.Total[kind], "budget-total-"+kind.String(), b.Total[kind],
-			"Maximum number of "+budgetKinds[kind]+" from all other clusters together.")
-	}
-	flags.IntVar(&b.NamespaceImports, "budget-namespace-imports", b.NamespaceImports,
-		"Maximum number of imports in a namespace. Imports that exist stay.")
-}
-
-func (b *Budgets) validate() error {
-	var problems []error
-	check := func(name string, value, least int, why string) {
-		if value < least {
-			problems = append(problems, fmt.Errorf("--budget-%s=%d: must be at least %d%s", name, value, least, why))
-		}
-	}
-	for _, kind := range budget.Kinds() {
-		check("member-"+kind.String(), b.Member[kind], 1, "")
-		check("total-"+kind.String(), b.Total[kind], b.Member[kind], ", which is --budget-member-"+kind.String())
-	}
-	check("namespace-imports", b.NamespaceImports, 1, "")
-	return errors.Join(problems...)
+	flags.Var(&budgetScale{budgets: b, scale: 1}, "budget-scale",
+		"Factor of the budgets for the exports of the other clusters (docs/operations.md#budgets), such as 2 for twice as many. The memory limit grows with it.")
 }

@@ -315,7 +315,7 @@ func (o *Options) Validate() error {
 	if o.Registry.Name == RegistryEtcd {
 		etcd = o.Etcd.validate()
 	}
-	return errors.Join(o.Registry.validate(), o.PeerNotifications.validate(), o.AWS.validate(), etcd, o.ImportFrom.validate(), o.Migration.validate(), o.CloudMapServices.validate(), o.Identity.validate(), o.Membership.validate(), o.Scope.validate(), o.Budgets.validate(), o.validateHold(), o.Kubernetes.validate(), o.Serving.validate(), o.Tracing.validate(), o.Log.validate())
+	return errors.Join(o.Registry.validate(), o.PeerNotifications.validate(), o.AWS.validate(), etcd, o.ImportFrom.validate(), o.Migration.validate(), o.CloudMapServices.validate(), o.Identity.validate(), o.Membership.validate(), o.Scope.validate(), o.validateHold(), o.Kubernetes.validate(), o.Serving.validate(), o.Tracing.validate(), o.Log.validate())
 }
 
 func (o *Options) validateHold() error {

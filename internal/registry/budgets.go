@@ -66,7 +66,7 @@ func newBudgetMetrics() *budgetMetrics {
 		used:    desc("budget_used", "Used part of the budget for the exports of the other clusters, "+kinds, "scope", "kind"),
 		limit:   desc("budget_limit", "Budget for the exports of the other clusters, "+kinds, "scope", "kind"),
 		excess:  desc("budget_excess_exports", "Exports of other clusters that exceed a budget: they are not imported, or an earlier version of them is."),
-		waiting: desc("budget_excess_imports", "Imports that do not exist because their namespace has as many as --budget-namespace-imports allows."),
+		waiting: desc("budget_excess_imports", "Imports that do not exist because their namespace has as many as the budgets allow (--budget-scale)."),
 	}
 }
 

@@ -139,7 +139,14 @@ func (b Budget) IsNear() bool { return float64(b.Used) > nearLimit*float64(b.Lim
 
 // String describes the budget, with the flag that sets it.
 func (b Budget) String() string {
-	return fmt.Sprintf("%d of the budget of %d %s are used (--budget-%s-%s)", b.Used, b.Limit, b.Kind, b.Scope, b.Kind)
+	of := "one cluster"
+	switch b.Scope {
+	case "total":
+		of = "all clusters"
+	case "namespace":
+		of = "one namespace"
+	}
+	return fmt.Sprintf("%d of the budget of %d %s of %s are used (--budget-scale)", b.Used, b.Limit, b.Kind, of)
 }
 
 // ImportProblem is the reason why a ServiceImport is not Ready.

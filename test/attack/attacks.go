@@ -273,21 +273,21 @@ var Attacks = []Attack{
 		Name: "Ports times endpoints", Actor: Member, Findings: []string{"F2"},
 		Does:      "It exports a service with 500 ports and 1,000 endpoints, half a million entries in kube-proxy",
 		Prevented: "The export is imported, or those of others are not",
-		Effect:    "100,000 entries, `--budget-member-port-endpoints`",
+		Effect:    "100,000 entries, the budget of one cluster",
 		Test:      "TestAttack_PortsTimesEndpoints",
 	},
 	{
 		Name: "Thousands of exports", Actor: Member, Findings: []string{"F2"},
 		Does:      "It exports 5,500 services",
 		Prevented: "More than the budget of a member are imported, or those of others are not",
-		Effect:    "5,000 imports, `--budget-member-exports`",
+		Effect:    "5,000 imports, the budget of one cluster",
 		Test:      "TestAttack_ThousandsOfExports",
 	},
 	{
 		Name: "Service network", Actor: Member, Findings: []string{"F2"},
 		Does:      "It exports 160 services to a cluster, with 256 addresses for Services, which creates 100 Services of its own, and exports one",
 		Prevented: "Services of the cluster itself cannot be created, or its own export has no clusterset IP",
-		Effect:    "Imports take half of the Service IPs, and new ones of all members wait; `--budget-member-exports` bounds the share of one. Before Kubernetes 1.33 the network is not known, and not protected",
+		Effect:    "Imports take half of the Service IPs, and new ones of all members wait; the budget of exports bounds the share of one. Before Kubernetes 1.33 the network is not known, and not protected",
 		Test:      "TestAttack_ServiceNetwork",
 	},
 	{
@@ -313,7 +313,7 @@ var Attacks = []Attack{
 	},
 	{
 		Name: "Full namespace", Actor: Member, Findings: []string{"F2"},
-		Does:      "It exports three times as many services of a namespace as `--budget-namespace-imports` allows",
+		Does:      "It exports three times as many services of a namespace as its budget allows",
 		Prevented: "More are imported, an existing import of another member in the namespace cannot change, or imports of other namespaces wait",
 		Effect:    "New imports of all members in this namespace wait, and an event reports it",
 		Test:      "TestAttack_FullNamespace",

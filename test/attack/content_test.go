@@ -308,7 +308,9 @@ func TestAttack_TotalBudget(t *testing.T) {
 		}
 		until(t, 5*time.Minute, "a cluster without budgets imports what they export", open.sees(last))
 		isOver := func(m registry.Member) bool {
-			return slices.ContainsFunc(m.Problems, func(p string) bool { return registry.IsOverBudget(p) && strings.Contains(p, "--budget-total") })
+			return slices.ContainsFunc(m.Problems, func(p string) bool {
+				return registry.IsOverBudget(p) && strings.Contains(p, "for all clusters (--budget-scale)")
+			})
 		}
 		until(t, 5*time.Minute, "a member is over the budget of all", func() bool {
 			members, err := bounded.Members(t.Context())

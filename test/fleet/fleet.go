@@ -291,7 +291,7 @@ func budgets(exports int) []string {
 	if 2*exports <= total[budget.Exports] {
 		return nil
 	}
-	return []string{fmt.Sprint("--budget-total-exports=", 2*total[budget.Exports]), fmt.Sprint("--budget-total-endpoints=", 2*total[budget.Endpoints]), fmt.Sprint("--budget-total-ports=", 2*total[budget.Ports])}
+	return []string{"--budget-scale=2"}
 }
 
 // launch starts the controller.

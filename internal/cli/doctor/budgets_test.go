@@ -18,7 +18,7 @@ func TestBudgetsCheck(t *testing.T) {
 		want   string // "" is OK
 	}{
 		"half used":           {status.Status{Budgets: []status.Budget{half}}, ""},
-		"nearly used up":      {status.Status{Budgets: []status.Budget{half, near}}, "81 of the budget of 100 ports are used (--budget-member-ports)"},
+		"nearly used up":      {status.Status{Budgets: []status.Budget{half, near}}, "81 of the budget of 100 ports of one cluster are used (--budget-scale)"},
 		"a member is over":    {status.Status{Members: []status.Member{over}}, "cls2: over budget: 3 exports"},
 		"imports that wait":   {status.Status{OverBudget: []mcs.Key{{Namespace: "demo", Name: "web"}}}, "1 services, such as demo/web, are not imported"},
 		"an older controller": {status.Status{}, ""},

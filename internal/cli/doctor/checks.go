@@ -485,7 +485,7 @@ func (f *clusterFacts) budgetsCheck() check.Check {
 		}
 	}
 	if waiting := f.controller.OverBudget; len(waiting) > 0 {
-		over = append(over, fmt.Sprintf("%d services, such as %s, are not imported: their namespace has too many imports (--budget-namespace-imports)", len(waiting), waiting[0]))
+		over = append(over, fmt.Sprintf("%d services, such as %s, are not imported: their namespace has too many imports (--budget-scale)", len(waiting), waiting[0]))
 	}
 	for _, b := range f.controller.Budgets {
 		if b.IsNear() {

@@ -72,7 +72,7 @@ func exportProblems(context string, s *status.Status) (lines []string) {
 		}
 	}
 	if n := len(s.OverBudget); n > 0 {
-		lines = append(lines, fmt.Sprintf("%s: %d services, such as %s, are not imported: their namespace has too many imports (--budget-namespace-imports)", context, n, s.OverBudget[0]))
+		lines = append(lines, fmt.Sprintf("%s: %d services, such as %s, are not imported: their namespace has too many imports (--budget-scale)", context, n, s.OverBudget[0]))
 	}
 	return lines
 }

@@ -146,7 +146,7 @@ func (m *serviceMerger) add(s *status.Status, services []status.Service) {
 	for _, key := range s.OverBudget {
 		svc := m.of(key)
 		delete(svc.importing, id)
-		svc.addProblem("%s: not imported: the namespace has too many imports (--budget-namespace-imports)", id)
+		svc.addProblem("%s: not imported: the namespace has too many imports (--budget-scale)", id)
 	}
 }
 

@@ -130,7 +130,7 @@ func TestMergeServices(t *testing.T) {
 				Importers: mcs.Importers{Recipients: []string{"cls2", "cls3"}, Importing: []string{"cls2"}, NotReporting: []string{"cls3"}},
 				Problems: []string{
 					"cls1: not exported: AccessDenied", "cls2: the exports of cls4 could not be read yet", "cls2: refused of cls1: addresses",
-					"cls2: the import is not ready: Failed: no IP", "cls3: not imported: the namespace has too many imports (--budget-namespace-imports)",
+					"cls2: the import is not ready: Failed: no IP", "cls3: not imported: the namespace has too many imports (--budget-scale)",
 				},
 			}},
 		},

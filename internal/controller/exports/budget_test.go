@@ -27,7 +27,7 @@ func TestOverBudget(t *testing.T) {
 	if got := overBudget(account, export("a", 6)); got != "" {
 		t.Errorf("within the budget: %q", got)
 	}
-	const want = "this cluster exports more than the budget of 10 ports for one cluster (--budget-member-ports)"
+	const want = "this cluster exports more than the budget of 10 ports for one cluster (--budget-scale)"
 	if got := overBudget(account, export("b", 6)); !strings.HasPrefix(got, want) {
 		t.Errorf("over the budget: %q", got)
 	}

@@ -188,7 +188,7 @@ func (r *Controller) limitImports(ctx context.Context, f importFacts, d importDe
 		return d, nil
 	}
 	if rank > 0 {
-		reason := fmt.Sprintf("the namespace has %d imports, the maximum of --budget-namespace-imports", r.budget.limit)
+		reason := fmt.Sprintf("the namespace has %d imports, the maximum for a namespace (--budget-scale)", r.budget.limit)
 		log.FromContext(ctx).Info("Service not imported", "reason", reason)
 		if rank <= maxBudgetEvents {
 			r.events.Publish(kube.ImportOverBudget(f.key, "service "+f.key.Name+" is not imported: "+reason+"; it is imported when another import ends"))

@@ -113,7 +113,7 @@ func TestLimitImports_RecordsEvents(t *testing.T) {
 	if n := len(recorder.Events); n != maxBudgetEvents {
 		t.Fatalf("%d events, want %d", n, maxBudgetEvents)
 	}
-	if got := <-recorder.Events; !strings.Contains(got, "Warning OverBudget service svc-1 is not imported: the namespace has 1 imports, the maximum of --budget-namespace-imports") {
+	if got := <-recorder.Events; !strings.Contains(got, "Warning OverBudget service svc-1 is not imported: the namespace has 1 imports, the maximum for a namespace (--budget-scale)") {
 		t.Errorf("event %q", got)
 	}
 }

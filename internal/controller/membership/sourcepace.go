@@ -14,7 +14,7 @@ import (
 
 // The changes of a source cluster may cause 50 writes a second, a tenth of the requests that the
 // controller may send to the API server (--kube-api-qps), after a burst of 5,000, all of its
-// exports (--budget-member-exports).
+// exports (--budget-scale).
 const (
 	sourceChanges = 50
 	sourceBurst   = 5000

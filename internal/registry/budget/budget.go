@@ -36,7 +36,7 @@ const (
 	kindCount
 )
 
-// String returns the kind as in metrics and flags.
+// String returns the kind as in metrics.
 func (k Kind) String() string {
 	return [...]string{"exports", "endpoints", "ports", "port-endpoints", "bytes"}[k]
 }
@@ -229,11 +229,11 @@ type Excess struct {
 
 // String describes the budget, with the flag that sets it.
 func (e Excess) String() string {
-	clusters, scope, others := "one cluster", "member", "its other namespaces"
+	clusters, others := "one cluster", "its other namespaces"
 	if e.Total {
-		clusters, scope, others = "all clusters", "total", "other clusters"
+		clusters, others = "all clusters", "other clusters"
 	}
-	text := fmt.Sprintf("the budget of %d %s for %s (--budget-%s-%s)", e.Limit, e.Kind, clusters, scope, e.Kind)
+	text := fmt.Sprintf("the budget of %d %s for %s (--budget-scale)", e.Limit, e.Kind, clusters)
 	if e.Reserved {
 		text += ", a part of which is reserved for " + others
 	}

@@ -209,7 +209,7 @@ func TestLedgerStability(t *testing.T) {
 	if admitted[0] || !admitted[1] || !admitted[2] || excess[0] != (Excess{Kind: Exports, Limit: 2}) {
 		t.Errorf("admitted %v with excess %v, want b and c", admitted, excess)
 	}
-	if got := excess[0].String(); got != "the budget of 2 exports for one cluster (--budget-member-exports)" {
+	if got := excess[0].String(); got != "the budget of 2 exports for one cluster (--budget-scale)" {
 		t.Errorf("the message is %q", got)
 	}
 	admitted, excess = other.Admit([]Offer{{Key: key("a"), Wanted: cost(1)}, {Key: key("b"), Wanted: cost(1)}})
@@ -261,7 +261,7 @@ func TestLedger_KeepsShares(t *testing.T) {
 	}
 	// Of 80, the share of each of the first eight members is 80/32.
 	third := ledger.Open(Owner{ClusterID: "c"})
-	if n, excess := count(third, offers("large", 60)); n >= 20 || !excess.Total || !excess.Reserved || !strings.Contains(excess.String(), "(--budget-total-exports), a part of which is reserved for other clusters") {
+	if n, excess := count(third, offers("large", 60)); n >= 20 || !excess.Total || !excess.Reserved || !strings.Contains(excess.String(), "for all clusters (--budget-scale), a part of which is reserved for other clusters") {
 		t.Errorf("another member has %d exports, others exceed %s", n, excess)
 	}
 	if n, _ := count(other, offers("n", 20)); n != 2 {

@@ -115,17 +115,7 @@ capabilities:
   "export-slices" $v.exportSlices
   "auto-export-selector" $v.autoExportSelector
   "clusterset-ip-hold" $v.clusterSetIpHold
-  "budget-member-exports" (include "integer" $v.budgets.member.exports)
-  "budget-member-endpoints" (include "integer" $v.budgets.member.endpoints)
-  "budget-member-ports" (include "integer" $v.budgets.member.ports)
-  "budget-member-port-endpoints" (include "integer" $v.budgets.member.portEndpoints)
-  "budget-member-bytes" (include "integer" $v.budgets.member.bytes)
-  "budget-total-exports" (include "integer" $v.budgets.total.exports)
-  "budget-total-endpoints" (include "integer" $v.budgets.total.endpoints)
-  "budget-total-ports" (include "integer" $v.budgets.total.ports)
-  "budget-total-port-endpoints" (include "integer" $v.budgets.total.portEndpoints)
-  "budget-total-bytes" (include "integer" $v.budgets.total.bytes)
-  "budget-namespace-imports" (include "integer" $v.budgets.namespaceImports)
+  "budget-scale" $v.budgetScale
   "metrics-secure" (ternary "" "false" $v.metrics.secure)
   "metrics-cert-dir" (ternary "/etc/cloud-map-mcs/metrics" "" (ne $v.metrics.tls.secret ""))
   "tracing-endpoint" $v.tracing.endpoint

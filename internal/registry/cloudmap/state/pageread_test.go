@@ -57,7 +57,7 @@ func TestBudgetRefusesExport(t *testing.T) {
 	s.expect("within the budget", mcs.Key{Namespace: "demo", Name: "small"}, "••••••••••")
 	s.expect("over the budget", mcs.Key{Namespace: "demo", Name: "huge"}, "unknown")
 	s.expect("of another name", mcs.Key{Namespace: "demo", Name: "other"}, "none")
-	want := "over budget: 1 exports, such as demo/huge, exceed the budget of 100 port-endpoints for one cluster (--budget-member-port-endpoints): " +
+	want := "over budget: 1 exports, such as demo/huge, exceed the budget of 100 port-endpoints for one cluster (--budget-scale): " +
 		"they are not imported, or stay as they were imported before"
 	if got := s.budgetProblems(); len(got) != 1 || got[0] != want {
 		t.Errorf("problems %q, want %q", got, want)
