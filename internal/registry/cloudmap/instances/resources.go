@@ -185,6 +185,17 @@ func (c *resourceCache) findService(ctx context.Context, in api.Namespace, name 
 	return s, ok, nil
 }
 
+// observe makes the next call list everything again if a request failed because a cached resource
+// does not exist, or may not exist.
+func (c *resourceCache) observe(err error) {
+	switch {
+	case api.IsNotFound(err):
+		c.invalidate()
+	case api.IsDenied(err):
+		c.doubt()
+	}
+}
+
 // invalidate makes the next call list everything again because a cached resource does not exist.
 func (c *resourceCache) invalidate() { c.isOutdated.Store(true) }
 

@@ -280,12 +280,7 @@ func (v *View) Run(ctx context.Context, notify func(mcs.Key)) {
 // finishService records the result of reconciling a service, and reports whether its warnings have
 // changed.
 func (v *View) finishService(ctx context.Context, key mcs.Key, result outcome, err error) (hasNewWarnings bool) {
-	switch {
-	case api.IsNotFound(err):
-		v.resources.invalidate()
-	case api.IsDenied(err):
-		v.resources.doubt()
-	}
+	v.resources.observe(err)
 	failed := err != nil && ctx.Err() == nil && !errors.Is(err, errUndecided)
 	exp, known := v.cfg.Desired(key)
 	if failed {
