@@ -109,6 +109,17 @@ func TestTwinsStartAtOnce(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	twin := cls1
 	twin.UID = "uid-of-the-twin"
+	// Sealed, as by default: the watcher may read a record of the loser first, whose key it pins.
+	// The catalog proves the winner's once that key is silent.
+	in, err := c.client.CreateNamespace(t.Context(), "mcs.set1", cls1, api.PartControl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	catalog, err := c.client.CreateService(t.Context(), in, format.CatalogName("cls1"), cls1, api.PartCatalog)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sealCatalog(t, c.sdk("admin"), catalog, "cls1")
 	watching := fast(cls2)
 	watching.StaleAfter = time.Second
 	watcher := c.registry(t, watching)
@@ -143,8 +154,6 @@ func TestTwinsStartAtOnce(t *testing.T) {
 
 	// The winner stops without leaving: when it is stale the other takes over. It signs no existing
 	// record, and its own records count, because the catalog proves its key.
-	catalog, _ := c.service(t, "mcs.set1", format.CatalogName("cls1"))
-	sealCatalog(t, c.sdk("admin"), catalog, "cls1")
 	stops[winner](nil)
 	within(t, patience, "the other takes over", func() bool { return exported(loser, lost) })
 	within(t, patience, "its export is seen", sees(t, watcher, webExport("cls1", lost, 1)))
