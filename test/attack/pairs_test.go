@@ -62,7 +62,9 @@ type siege struct {
 	membersService api.Service
 	catalogService api.Service
 
-	mu               sync.Mutex
+	// turn is a lock that waits durably. A mutex would stop the virtual time, in which the victim
+	// that its holder restarts ends.
+	turn             chan struct{}
 	exporter, reader *member
 	// wished is the export that the victim wants, and genuine all that it has wanted.
 	wished  mcs.Export
@@ -104,7 +106,7 @@ func combination(t *testing.T, during time.Duration, chosen ...move) {
 }
 
 func newSiege(c *cloud) *siege {
-	s := &siege{cloud: c}
+	s := &siege{cloud: c, turn: make(chan struct{}, 1)}
 	s.exporter, s.reader, s.wished = c.start()
 	s.genuine = []mcs.Export{s.wished}
 	c.infiltrate()
@@ -115,7 +117,7 @@ func newSiege(c *cloud) *siege {
 
 func (s *siege) members() api.Service       { return s.membersService }
 func (s *siege) catalog(string) api.Service { return s.catalogService }
-func (s *siege) lock() (unlock func())      { s.mu.Lock(); return s.mu.Unlock }
+func (s *siege) lock() (unlock func())      { s.turn <- struct{}{}; return func() { <-s.turn } }
 func (s *siege) ctx() context.Context       { return s.t.Context() }
 func (s *siege) put(to api.Service, i api.Instance) {
 	_, _ = s.client.RegisterInstance(s.ctx(), to.ID, i)
