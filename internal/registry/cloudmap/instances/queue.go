@@ -290,20 +290,11 @@ func (q *queue) nextResync(now time.Time) (key mcs.Key, oldest *service) {
 	q.resyncAt = now.Add(q.resyncInterval)
 	for k, s := range q.services {
 		isDue := !s.isQueued && !s.isBusy && now.Sub(s.reconciledAt) >= q.resyncInterval
-		if isDue && (oldest == nil || s.comesBefore(oldest)) {
+		if isDue && (oldest == nil || s.reconciledAt.Before(oldest.reconciledAt)) {
 			key, oldest = k, s
 		}
 	}
 	return key, oldest
-}
-
-// comesBefore reports whether a service is read before another one: those that have to be deleted
-// first, then the one with the oldest read.
-func (s *service) comesBefore(other *service) bool {
-	if s.isUndeleted != other.isUndeleted {
-		return s.isUndeleted
-	}
-	return s.reconciledAt.Before(other.reconciledAt)
 }
 
 // finish updates the state of a service that was reconciled, forgets the service if it has no
