@@ -20,17 +20,11 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/tutorial"
 )
 
-// maxDNSDelay is the longest time from a change to the answers of cloudmap-local's DNS: the bar of
-// 2 s, and 1 s for the test itself, which starts the plugin, or looks at the EndpointSlices of two
-// clusters and at 10 names between two pauses of 50 ms. On a busy machine with two processors the
-// sum was at most 0.8 s. TestDNSPace in internal/registry/cloudmap has the bar alone.
-const maxDNSDelay = 3 * time.Second
-
 // TestInstanceDNS asks Cloud Map's DNS from outside of the clusters for pods that both export, with
 // the shipped policies enforced. It has exactly the ready ones while pods become unready and ready,
 // are scaled, their cluster is drained, and their controller is down, the latter as
-// --stale-instances says. DNS is right within maxDNSDelay of the EndpointSlices or the plugin. The
-// attributes that one export names filter DiscoverInstances.
+// --stale-instances says. It logs the times from a change to the answers, for which TestDNSPace has
+// the bar. The attributes that one export names filter DiscoverInstances.
 func TestInstanceDNS(t *testing.T) {
 	onlyOn(t, clusterset.CloudMap)
 	cls1, cls2 := installed(t)
@@ -60,9 +54,9 @@ func TestInstanceDNS(t *testing.T) {
 	startClient(t, cls1, ns)
 
 	// follow waits until n pods are ready in the EndpointSlices of the clusters and DNS has exactly
-	// these, which may take limit. It measures from began, or from the last look at which the
-	// EndpointSlices had others, so that the times are upper bounds.
-	follow := func(after string, limit time.Duration, began time.Time, n int, in ...cluster) {
+	// these. It measures from began, or from the last look at which the EndpointSlices had others,
+	// so that the times are upper bounds.
+	follow := func(after string, began time.Time, n int, in ...cluster) {
 		t.Helper()
 		right := map[string]time.Duration{}
 		eventually(t, started, func() error {
@@ -90,11 +84,8 @@ func TestInstanceDNS(t *testing.T) {
 			return errors.Join(addresses, ports)
 		})
 		t.Logf("%s: DNS is right after %s (A) and %s (SRV)", after, right["A"].Round(time.Millisecond), right["SRV"].Round(time.Millisecond))
-		if took := max(right["A"], right["SRV"]); took > limit {
-			t.Errorf("%s: DNS is right after %s, want at most %s", after, took, limit)
-		}
 	}
-	follow("exported by two clusters", started, time.Now(), 3, cls1, cls2)
+	follow("exported by two clusters", time.Now(), 3, cls1, cls2)
 	eventually(t, soon, func() error { return discoversByAttributes(t.Context(), ns, cls1) })
 
 	pods, err := podIPs(t.Context(), cls1, ns, "web")
@@ -106,24 +97,24 @@ func TestInstanceDNS(t *testing.T) {
 		if _, err := ask(t.Context(), cls1, ns, "curl", "-s", "-X", "POST", fmt.Sprintf("http://%s/ready?ok=%t", pods[0], ready)); err != nil {
 			t.Fatal(err)
 		}
-		follow(fmt.Sprintf("a pod is ready: %t", ready), maxDNSDelay, began, map[bool]int{false: 2, true: 3}[ready], cls1, cls2)
+		follow(fmt.Sprintf("a pod is ready: %t", ready), began, map[bool]int{false: 2, true: 3}[ready], cls1, cls2)
 	}
 	for _, replicas := range []int{3, 1, 2} {
 		began := time.Now()
 		kubectl(t, cls1, "-n", ns, "scale", "deployment/cls1-web", fmt.Sprintf("--replicas=%d", replicas))
-		follow(fmt.Sprintf("scaled to %d pods", replicas), maxDNSDelay, began, replicas+1, cls1, cls2)
+		follow(fmt.Sprintf("scaled to %d pods", replicas), began, replicas+1, cls1, cls2)
 	}
 
 	t.Cleanup(func() { _, _ = plugin(context.Background(), 0, "undrain --context cls1") })
 	began := time.Now()
 	says(t, 0, "drain --context cls1", "cls1: the cluster is drained by 100%")
-	follow("drained, with the start of the plugin", maxDNSDelay, began, 1, cls2)
+	follow("drained, with the start of the plugin", began, 1, cls2)
 	eventually(t, soon, func() error {
 		return errors.Join(hasHealth(t.Context(), ns, "UNHEALTHY", cls1), hasHealth(t.Context(), ns, "HEALTHY", cls2))
 	})
 	began = time.Now()
 	says(t, 0, "undrain --context cls1", "cls1: the cluster is not drained")
-	follow("undrained, with the start of the plugin", maxDNSDelay, began, 3, cls1, cls2)
+	follow("undrained, with the start of the plugin", began, 3, cls1, cls2)
 	for _, c := range []cluster{cls1, cls2} {
 		says(t, 0, "check --context "+c.name, "no request was denied in the last minute")
 	}
@@ -146,20 +137,20 @@ func TestInstanceDNS(t *testing.T) {
 	always(t, quiet, func() error { return answersARecords(t.Context(), ns, "web", slices.Concat(last, others)) })
 	began = time.Now()
 	restart()
-	follow("the controller is back, with its start", started, began, 2, cls1, cls2)
+	follow("the controller is back, with its start", began, 2, cls1, cls2)
 
 	// With --stale-instances=unhealthy another cluster makes them unhealthy, and the cluster itself
 	// healthy again when it is back.
 	addArgs(t, cls2, "--stale-instances=unhealthy")
 	began = time.Now()
 	restart = killController(t, cls1)
-	follow("the controller is killed, with --stale-after=10s", started, began, 1, cls2)
+	follow("the controller is killed, with --stale-after=10s", began, 1, cls2)
 	eventually(t, soon, func() error {
 		return errors.Join(hasHealth(t.Context(), ns, "UNHEALTHY", cls1), hasHealth(t.Context(), ns, "HEALTHY", cls2))
 	})
 	began = time.Now()
 	restart()
-	follow("the controller is back, with its start", started, began, 2, cls1, cls2)
+	follow("the controller is back, with its start", began, 2, cls1, cls2)
 	says(t, 0, "check --context cls2", "no request was denied in the last minute")
 }
 
