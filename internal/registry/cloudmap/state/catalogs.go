@@ -471,7 +471,10 @@ func (c *catalogs) parseShown(now time.Time, cluster *catalog, instance api.Inst
 	differs = c.parse(cluster, instance)
 	isOther := cluster.parsed.Key != before.Key || cluster.parsed.Process != before.Process
 	if !cluster.hasRecord && (isNew || isOther && now.Sub(cluster.resetAt) >= c.staleAfter/CopyReads) {
-		cluster.copyAt, cluster.copyFailures, cluster.resetAt = time.Time{}, 0, now
+		cluster.copyFailures, cluster.resetAt = 0, now
+		if cluster.copyAt.IsZero() || cluster.copyAt.After(now) {
+			cluster.copyAt = now // otherwise it keeps its turn among newcomers
+		}
 	}
 	return differs
 }

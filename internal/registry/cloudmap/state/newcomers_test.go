@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
@@ -103,4 +104,53 @@ func (o *otherClusters) known(s *State) (known int) {
 		}
 	}
 	return known
+}
+
+// TestReads_FakesDoNotHoldUpAStart: any member can write records of clusters that do not exist. A
+// controller that starts reads each of their catalogs once before it reads one again, so that the
+// exports of the others are known after as many polls as there are rounds of firstNewcomers. A
+// cluster that joins later has its turn among them.
+func TestReads_FakesDoNotHoldUpAStart(t *testing.T) {
+	warmUp(t)
+	const fakes = 400
+	synctest.Test(t, func(t *testing.T) {
+		others := newOtherClusters(t, 2)
+		early, late, members := others.members[0], others.members[1], []api.Instance(nil)
+		for i := range fakes {
+			id := fmt.Sprintf("fake-%04d", i)
+			r := format.Member{ClusterID: id, ClusterSetID: "set1", UID: id, Joined: time.Now(), Generation: 1, Heartbeat: time.Now().UnixMilli()}
+			members = append(members, r.Instance(signerOf("intruder")))
+		}
+		s := New(testConfig())
+		poll := func(members []api.Instance) {
+			s.Reads.ObserveMembers(members, engine.Keys{})
+			for wanted := s.Reads.StaleReads(time.Now()); len(wanted) > 0; wanted = s.Reads.MoreNewcomers(time.Now()) {
+				for _, read := range wanted {
+					if catalog := others.catalogs[read.ClusterID]; catalog != nil {
+						s.Reads.ObserveCatalog(time.Now(), read.ClusterID, append(catalog, others.recordOf(read.ClusterID)...))
+					} else {
+						s.Reads.ObserveRecordCopy(time.Now(), read.ClusterID, nil)
+					}
+				}
+			}
+			time.Sleep(time.Second)
+		}
+		// the first round is due again at the time of the others
+		polls, rounds := 0, fakes/firstNewcomers+2
+		for members := append(members, early); !s.catalogs.isSynced() && polls <= fakes; polls++ {
+			poll(members)
+		}
+		if polls > rounds {
+			t.Errorf("lookups have an answer after %d polls, want at most %d", polls, rounds)
+		}
+		if known := others.known(s); known != 1 {
+			t.Errorf("%d clusters are known after the first round, want the one that exists", known)
+		}
+		for polls = 0; others.known(s) < 2 && polls <= fakes; polls++ {
+			poll(append(members, early, late))
+		}
+		if polls > rounds {
+			t.Errorf("a cluster that joins later is known after %d polls, want at most %d", polls, rounds)
+		}
+	})
 }

@@ -49,6 +49,9 @@ type CatalogRead struct {
 	Record    bool
 }
 
+// isEmpty reports whether there is nothing to read.
+func (r CatalogRead) isEmpty() bool { return len(r.Pages) == 0 && !r.Record }
+
 // SetError records the result of a poll and returns the keys with another status now.
 func (s *Reads) SetError(err error) engine.Keys {
 	s.mu.Lock()
@@ -136,13 +139,15 @@ func (s *Reads) ObserveAudit(now time.Time, shown *format.Member, stored []api.I
 func (s *Reads) StaleReads(now time.Time) (wanted []CatalogRead) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.newcomers.begin(s.isUnknown)
-	return s.staleReads(now, func(id string, isNewcomer bool) bool {
-		if id == s.cfg.Identity.ClusterID && s.cfg.ReadOnly {
-			return false // what this cluster may have left here is never imported
+	for id, cluster := range s.catalogs.clusters { // in random order
+		if s.isUnknown(id) || id == s.cfg.Identity.ClusterID && s.cfg.ReadOnly {
+			continue // what this cluster may have left here is never imported
 		}
-		return !isNewcomer || !s.newcomers.isFull()
-	})
+		if read := s.readOf(now, cluster); !read.isEmpty() {
+			wanted = append(wanted, read)
+		}
+	}
+	return append(wanted, s.newcomerReads(now)...)
 }
 
 // MoreNewcomers returns further reads of the same poll, after those of StaleReads: of clusters that
@@ -154,8 +159,31 @@ func (s *Reads) MoreNewcomers(now time.Time) []CatalogRead {
 	if len(s.newcomers.asked) == 0 || slices.ContainsFunc(s.newcomers.asked, s.isUnknown) {
 		return nil
 	}
+	return s.newcomerReads(now)
+}
+
+// newcomerReads returns the reads of the next round of unknown clusters, those that are due for the
+// longest time: the record of a cluster that does not exist is not read again before the first
+// record of another one. The caller holds s.mu.
+func (s *Reads) newcomerReads(now time.Time) (wanted []CatalogRead) {
 	s.newcomers.begin(s.isUnknown)
-	return s.staleReads(now, func(_ string, isNewcomer bool) bool { return isNewcomer && !s.newcomers.isFull() })
+	var waiting []*catalog
+	for id, cluster := range s.catalogs.clusters {
+		if s.isUnknown(id) {
+			waiting = append(waiting, cluster)
+		}
+	}
+	slices.SortFunc(waiting, func(a, b *catalog) int { return a.copyAt.Compare(b.copyAt) })
+	for _, cluster := range waiting {
+		if s.newcomers.isFull() {
+			break
+		}
+		if read := s.readOf(now, cluster); !read.isEmpty() {
+			wanted = append(wanted, read)
+			s.newcomers.add(cluster.id)
+		}
+	}
+	return wanted
 }
 
 // isUnknown reports whether a cluster has still proved no key, or none since it left. The caller
@@ -170,23 +198,10 @@ func (s *Reads) isUnknown(id string) bool {
 	return hasEnded || s.catalogs.isNewcomer(id, cluster)
 }
 
-// staleReads returns the reads of the selected clusters. The caller holds s.mu.
-func (s *Reads) staleReads(now time.Time, selects func(id string, isNewcomer bool) bool) (wanted []CatalogRead) {
-	for id, cluster := range s.catalogs.clusters { // in random order
-		isNewcomer := s.isUnknown(id)
-		if !selects(id, isNewcomer) {
-			continue
-		}
-		cluster.findRoom()
-		read := CatalogRead{ClusterID: id, Pages: cluster.unreadPages(now), Record: s.catalogs.copyDue(now, id, cluster)}
-		if len(read.Pages) > 0 || read.Record {
-			wanted = append(wanted, read)
-			if isNewcomer {
-				s.newcomers.add(id)
-			}
-		}
-	}
-	return wanted
+// readOf returns the read of a cluster's catalog that is due. The caller holds s.mu.
+func (s *Reads) readOf(now time.Time, cluster *catalog) CatalogRead {
+	cluster.findRoom()
+	return CatalogRead{ClusterID: cluster.id, Pages: cluster.unreadPages(now), Record: s.catalogs.copyDue(now, cluster.id, cluster)}
 }
 
 // ObserveCatalog records a read of a catalog: the copy of the record, and the pages that have to be
