@@ -191,7 +191,6 @@ func planCloudMap(options config.Options, name string, account config.AWS, readO
 			InstanceView:                  options.Registry.InstanceView,
 			Instances:                     instanceSettings(options.Registry),
 			ReadOnly:                      readOnly,
-			AwaitsAll:                     !readOnly,
 			InstancesPerNamespace:         account.InstancesPerNamespace,
 			PollInterval:                  options.Registry.PollInterval,
 			PollIntervalWithNotifications: options.Registry.PollIntervalWithNotifications,

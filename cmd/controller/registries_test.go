@@ -41,7 +41,7 @@ func TestPlanRegistries(t *testing.T) {
 			want: []namedPlan{{"cloudmap", "--registry=cloudmap", cloudMapPlan{
 				client: cloudmapapi.Config{Name: "cloudmap", Rates: map[string]cloudmapapi.Rate{}},
 				registry: cloudmap.Config{
-					Version: config.Version, InstanceView: true, Instances: defaultInstances, AwaitsAll: true, InstancesPerNamespace: 2000,
+					Version: config.Version, InstanceView: true, Instances: defaultInstances, InstancesPerNamespace: 2000,
 					PollInterval: time.Second, PollIntervalWithNotifications: 5 * time.Second, HeartbeatInterval: 12 * time.Second, StaleAfter: 2 * time.Minute,
 				},
 				notifications: defaultNotifications,
@@ -60,7 +60,7 @@ func TestPlanRegistries(t *testing.T) {
 					NamespaceOwner: "444455556666", Rates: map[string]cloudmapapi.Rate{"RegisterInstance": {PerSecond: 20, Burst: 40}},
 				},
 				registry: cloudmap.Config{
-					Version: config.Version, Instances: defaultInstances, AwaitsAll: true, InstancesPerNamespace: 5000,
+					Version: config.Version, Instances: defaultInstances, InstancesPerNamespace: 5000,
 					PollInterval: 2 * time.Second, PollIntervalWithNotifications: 7 * time.Second, HeartbeatInterval: 11 * time.Second, StaleAfter: 3 * time.Minute,
 				},
 				notifications: config.PeerNotifications{Enabled: true, Bind: ":99", Advertise: "192.0.2.1:100"},
@@ -71,7 +71,7 @@ func TestPlanRegistries(t *testing.T) {
 			want: []namedPlan{{"cloudmap", "--registry=cloudmap", cloudMapPlan{
 				client: cloudmapapi.Config{Name: "cloudmap", Region: "eu-west-1", Rates: map[string]cloudmapapi.Rate{}},
 				registry: cloudmap.Config{
-					Version: config.Version, InstanceView: true, AwaitsAll: true, InstancesPerNamespace: 2000,
+					Version: config.Version, InstanceView: true, InstancesPerNamespace: 2000,
 					Instances:    instances.Settings{TTL: 15, Routing: "MULTIVALUE", Unready: instances.UnreadyUnhealthy, Stale: mcs.StaleWithdrawAll},
 					PollInterval: time.Second, PollIntervalWithNotifications: 5 * time.Second, HeartbeatInterval: 12 * time.Second, StaleAfter: 2 * time.Minute,
 				},
@@ -102,7 +102,7 @@ func TestPlanRegistries(t *testing.T) {
 				{"cloudmap", "--registry=cloudmap", cloudMapPlan{
 					client: cloudmapapi.Config{Name: "cloudmap", Region: "eu-west-1", Rates: map[string]cloudmapapi.Rate{}},
 					registry: cloudmap.Config{
-						Version: config.Version, InstanceView: true, Instances: defaultInstances, AwaitsAll: true, InstancesPerNamespace: 2000,
+						Version: config.Version, InstanceView: true, Instances: defaultInstances, InstancesPerNamespace: 2000,
 						PollInterval: time.Second, PollIntervalWithNotifications: 5 * time.Second, HeartbeatInterval: 12 * time.Second, StaleAfter: 2 * time.Minute,
 					},
 					notifications: defaultNotifications,

@@ -161,8 +161,6 @@ func (p *prober) probeClusters(ctx context.Context) error {
 	if err := p.await(ctx, joinLimit, "two clusters join", "1 min", func() bool { return sees(ctx, a, b) && sees(ctx, b, a) }); err != nil {
 		return err
 	}
-	a.PublishedAll()
-	b.PublishedAll()
 	key := mcs.Key{Namespace: p.shared.name, Name: "web"}
 	for i, step := range []string{"an export is imported", "a change of its endpoints is imported"} {
 		exp := export(key, a.id, i+1)

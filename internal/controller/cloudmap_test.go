@@ -28,7 +28,7 @@ func cloudMapConfig(t *testing.T, keyrings *registrytest.Keyrings, identity mcs.
 	t.Helper()
 	settings := config.Default().Registry
 	return cloudmap.Config{
-		Identity: identity, Version: "test", InstanceView: true, AwaitsAll: true, InstancesPerNamespace: config.Default().AWS.InstancesPerNamespace,
+		Identity: identity, Version: "test", InstanceView: true, InstancesPerNamespace: config.Default().AWS.InstancesPerNamespace,
 		PollInterval: 200 * time.Millisecond, PollIntervalWithNotifications: settings.PollIntervalWithNotifications,
 		HeartbeatInterval: settings.HeartbeatInterval, StaleAfter: settings.StaleAfter,
 		Signer: registrytest.Signer(t, identity), Keyring: keyrings.Of(t, identity),

@@ -19,7 +19,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
 )
 
-// countingRegistry counts the exports that are published by the time when all are.
+// countingRegistry counts the exports that are published before Run.
 type countingRegistry struct {
 	registry.Registry
 	published atomic.Int64
@@ -31,9 +31,12 @@ func (r *countingRegistry) Publish(ctx context.Context, exp mcs.Export) error {
 	return r.Registry.Publish(ctx, exp)
 }
 
-func (r *countingRegistry) PublishedAll() { r.all.Store(r.published.Load()) }
+func (r *countingRegistry) Run(ctx context.Context, notify func(mcs.Key)) error {
+	r.all.Store(r.published.Load())
+	return r.Registry.Run(ctx, notify)
+}
 
-// A registry announces no page of a controller that starts before it has all exports. An admission
+// A registry withdraws the exports that are not published before Run. An admission
 // webhook that refuses the writes of one namespace must not delay that.
 func TestExports_RefusedWritesDoNotDelayTheStart(t *testing.T) {
 	k, _ := twoClusters(t)

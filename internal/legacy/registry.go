@@ -102,9 +102,6 @@ func (r *Registry) Publish(context.Context, mcs.Export) error { return nil }
 // Withdraw implements registry.Registry.
 func (r *Registry) Withdraw(context.Context, mcs.Key) error { return nil }
 
-// PublishedAll implements registry.Registry.
-func (r *Registry) PublishedAll() {}
-
 // SetProperties implements registry.Registry. Instances have no properties.
 func (r *Registry) SetProperties(mcs.Properties) {}
 

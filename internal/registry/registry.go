@@ -31,12 +31,6 @@ type Registry interface {
 	// is not an error.
 	Withdraw(ctx context.Context, key mcs.Key) error
 
-	// PublishedAll records that the caller has published every export of this cluster since the
-	// registry was created. All other exports of this cluster are withdrawn. Until then, and for a
-	// minute at most, a registry may hold changes back: the other clusters may have read exports of
-	// a previous process that it has not found.
-	PublishedAll()
-
 	// SetProperties sets the ClusterProperties of this cluster that the other clusters read
 	// (Member.Properties). Until it is called, those of a previous process stay. It returns quickly
 	// and does no I/O.
@@ -65,8 +59,11 @@ type Registry interface {
 	// Run joins the clusterset, keeps the Views current and writes published exports until ctx
 	// ends. It calls notify for each key whose View may have changed, or whose exporting clusters
 	// have other Properties. First it notifies of every key that it finds, including those that a
-	// previous process of this cluster exported: the caller must withdraw those that are no longer
-	// exported. Notifying too often is allowed, missing a change is not. notify must not block.
+	// previous process of this cluster exported. Notifying too often is allowed, missing a change
+	// is not. notify must not block.
+	//
+	// Before Run, the caller publishes every export of this cluster. Those that a previous process
+	// has left besides, and of which Run notifies, the caller withdraws; Run may do so by itself.
 	//
 	// If ctx ends with cause ErrLeave, Run removes everything of this cluster from the registry
 	// within a bounded time, or returns an error; with any other cause it keeps everything. If ctx

@@ -231,7 +231,7 @@ func (c *cloud) configOf(identity mcs.Identity) cloudmap.Config {
 	cfg := cloudmap.Config{
 		Identity: identity, Version: "test", Logger: logr.Discard(), Signer: registrytest.Signer(c.t, identity), Keyring: c.keyrings.Of(c.t, identity),
 		PollInterval: d.PollInterval, PollIntervalWithNotifications: d.PollIntervalWithNotifications,
-		HeartbeatInterval: d.HeartbeatInterval, StaleAfter: d.StaleAfter, AwaitsAll: true, InstancesPerNamespace: config.Default().AWS.InstancesPerNamespace,
+		HeartbeatInterval: d.HeartbeatInterval, StaleAfter: d.StaleAfter, InstancesPerNamespace: config.Default().AWS.InstancesPerNamespace,
 	}
 	if testing.Verbose() {
 		cfg.Logger = testr.New(c.t).WithName(identity.ClusterSetID + " " + identity.ClusterID)

@@ -215,7 +215,6 @@ func (s *siege) restartVictim() {
 	s.exporter.stop(nil)
 	s.exporter = s.join(victim)
 	s.exporter.publish(s.wished)
-	s.exporter.PublishedAll()
 }
 
 // wish makes the victim want another export.

@@ -552,12 +552,11 @@ func (m *Membership) startSession(ctx context.Context, identity mcs.Identity) (*
 	if err != nil {
 		return nil, fmt.Errorf("starting the registry: %w", err)
 	}
-	// No reconcile publishes in this registry yet, so that none of these exports replaces a later
-	// one.
+	// Run may withdraw the exports that are not published before it. No reconcile publishes in this
+	// registry yet, so that none of these exports replaces a later one.
 	if err := m.publishAll(ctx, identity, reg); err != nil {
 		return nil, fmt.Errorf("publishing all exports: %w", err)
 	}
-	reg.PublishedAll()
 	leaving, takeBack := context.WithCancel(ctx)
 	ctx, end := context.WithCancelCause(registry.WithLeaveContext(ctx, leaving))
 	s := &Session{

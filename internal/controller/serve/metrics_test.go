@@ -115,7 +115,6 @@ func (membersOf) Report() registry.Report {
 func (m membersOf) Members(context.Context) ([]registry.Member, error) { return m, nil }
 func (membersOf) Publish(context.Context, mcs.Export) error            { return nil }
 func (membersOf) Withdraw(context.Context, mcs.Key) error              { return nil }
-func (membersOf) PublishedAll()                                        {}
 func (membersOf) SetProperties(mcs.Properties)                         {}
 func (membersOf) SetImports(mcs.ImportReport)                          {}
 func (membersOf) Run(context.Context, func(mcs.Key)) error             { return nil }

@@ -45,7 +45,7 @@ func TestConformanceWhenReadsAreLate(t *testing.T) {
 	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
 		b := backend(startCloud(t, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)}), func(identity mcs.Identity) Config {
 			cfg := fast(identity)
-			cfg.times.Confirm, cfg.times.Adopt, cfg.times.Settle = 3*time.Second, 3*time.Second, time.Second
+			cfg.times.Confirm, cfg.times.Settle = 3*time.Second, time.Second
 			return cfg
 		})
 		b.Timeout = time.Minute
@@ -76,7 +76,7 @@ func TestConformancePessimistic(t *testing.T) {
 		}
 		b := backend(startGuarded(t, cloudmaplocal.Options{Unthrottled: true, Behaviors: behaviors}, joinPolicies), func(identity mcs.Identity) Config {
 			cfg := fast(identity)
-			cfg.times.Confirm, cfg.times.Adopt, cfg.times.Settle = 3*time.Second, 3*time.Second, time.Second
+			cfg.times.Confirm, cfg.times.Settle = 3*time.Second, time.Second
 			return cfg
 		})
 		b.Timeout = time.Minute

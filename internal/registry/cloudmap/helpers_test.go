@@ -369,10 +369,10 @@ func sealCatalog(t *testing.T, sdk *servicediscovery.Client, catalog api.Service
 func fast(identity mcs.Identity) Config {
 	standard := defaultTimes()
 	standard.Quiet, standard.AtMost = 5*time.Millisecond, 25*time.Millisecond
-	standard.Confirm, standard.Adopt = 300*time.Millisecond, 500*time.Millisecond
+	standard.Confirm = 300 * time.Millisecond
 	standard.Audit, standard.Settle = 100*time.Millisecond, 100*time.Millisecond
 	standard.missing = 20 * time.Millisecond
-	standard.AdoptionGracePeriod, standard.instanceResync, standard.instanceList = 200*time.Millisecond, 50*time.Millisecond, 50*time.Millisecond
+	standard.instanceResync, standard.instanceList = 50*time.Millisecond, 50*time.Millisecond
 	standard.Retry, standard.MaxRetry = 20*time.Millisecond, 200*time.Millisecond
 	cfg := defaultConfig(identity)
 	cfg.PollInterval, cfg.HeartbeatInterval, cfg.StaleAfter = 20*time.Millisecond, 200*time.Millisecond, time.Minute

@@ -63,7 +63,6 @@ func (w *simulation) answering(identity mcs.Identity, unready instances.Unready,
 	w.t.Helper()
 	p := w.create(identity.ClusterID, identity, func(cfg *Config) { cfg.InstanceView, cfg.Instances = true, dnsSettings(unready) })
 	publish(w.t, p.Registry, asking(exp, mcs.InstanceDNSAuto))
-	p.PublishedAll()
 	p.SetProperties(properties)
 	p.run(nil)
 	return p

@@ -295,12 +295,11 @@ func TestViewOfLegacyController(t *testing.T) {
 		c.put(t, "demo", "web-0", i)
 	}
 	cfg := fast(cls1)
-	cfg.InstanceView, cfg.times.AdoptionGracePeriod = true, time.Hour
+	cfg.InstanceView = true
 	a := c.registry(t, cfg)
-	start(t, a)
-	within(t, 10*time.Second, "the view has found them", func() bool { return a.view.Pending() == 1 })
 	gone := c.requests("DeregisterInstance")
 	publish(t, a, exp)
+	start(t, a)
 	within(t, 10*time.Second, "the view has adopted them", func() bool {
 		for _, attrs := range c.instances(t, "demo", "web-0") {
 			if attrs["K8S_CONTROLLER"] != "cloud-map-mcs-controller test" || attrs["LAMBDA"] != "x" {

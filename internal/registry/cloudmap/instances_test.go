@@ -109,7 +109,8 @@ func TestViewLeavesOthersAlone(t *testing.T) {
 	}
 }
 
-// A previous process ended before it could remove its instances.
+// A previous process ended before it could remove its instances. The next one has all exports of
+// the cluster before it runs.
 func TestViewAfterRestart(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	a, stop := viewing(t, c, cls1)
@@ -123,15 +124,15 @@ func TestViewAfterRestart(t *testing.T) {
 	createForeign(t, c, "other", "orphan")
 	c.put(t, "other", "orphan", api.Instance{ID: "tcp-10_10_9_9-80", Attributes: map[string]string{"AWS_INSTANCE_IPV4": "10.10.9.9", "CLUSTER_ID": "cls1", "CLUSTERSET_ID": "set1"}})
 
-	a, _ = viewing(t, c, cls1)
-	within(t, 10*time.Second, "the orphan is gone", c.shows(t, mcs.Key{Namespace: "other", Name: "orphan"}))
+	cfg := fast(cls1)
+	cfg.InstanceView = true
+	a = c.registry(t, cfg)
 	publish(t, a, webExport("cls1", 0, 2))
-	if err := a.Withdraw(t.Context(), webKey(1)); err != nil {
-		t.Fatal(err)
-	}
+	publish(t, a, webExport("cls1", 2, 1))
+	start(t, a)
+	within(t, 10*time.Second, "the orphan is gone", c.shows(t, mcs.Key{Namespace: "other", Name: "orphan"}))
 	within(t, 10*time.Second, "the new endpoint", func() bool { return len(c.instances(t, "demo", "web-0")) == 2 })
-	within(t, 10*time.Second, "the withdrawn service is gone", func() bool { _, ok := c.service(t, "demo", "web-1"); return !ok })
-	// The controller has neither published nor withdrawn web-2 yet.
+	within(t, 10*time.Second, "the service that is not exported any more is gone", func() bool { _, ok := c.service(t, "demo", "web-1"); return !ok })
 	if got := len(c.instances(t, "demo", "web-2")); got != 1 {
 		t.Errorf("web-2 has %d instances, want its 1", got)
 	}

@@ -238,7 +238,6 @@ func TestLegacyMigrationUnderIAM(t *testing.T) {
 			one.Backends[0].Endpoints = one.Backends[0].Endpoints[1:]
 			a, stopA := viewing(t, c, cls1)
 			publish(t, a, one)
-			a.PublishedAll()
 			legacyA := importing(t, c, cls1)
 			within(t, patience, "the instances of cls1 are updated, those of cls2 stay", isWritten(writtenBy(one, ours), writtenBy(two, theirs)))
 			within(t, patience, "so are the records", resolves(one, two))
@@ -253,7 +252,6 @@ func TestLegacyMigrationUnderIAM(t *testing.T) {
 			// cls2 migrates.
 			b, stopB := viewing(t, c, cls2)
 			publish(t, b, two)
-			b.PublishedAll()
 			importing(t, c, cls2)
 			within(t, patience, "the instances of cls2 are updated", isWritten(writtenBy(one, ours), writtenBy(two, ours)))
 			within(t, patience, "the records stay", resolves(one, two))
@@ -304,7 +302,6 @@ func TestLegacyServicesWithoutIAMTags(t *testing.T) {
 			before := c.controllersOf(t)
 			a, _ := viewing(t, c, cls1)
 			publish(t, a, legacyExport(cls1, 1))
-			a.PublishedAll()
 			within(t, patience, "the export is in the pages, and the warning names the step", func() bool {
 				warnings := look(t, a, webKey(0)).Local.Warnings
 				return isExported(t, a, webKey(0))() && slices.ContainsFunc(warnings, func(w string) bool { return strings.Contains(w, tc.want) })
@@ -329,7 +326,6 @@ func TestNarrowedZones(t *testing.T) {
 	one, two := legacyExport(cls1, 1), legacyExport(cls2, 2)
 	one.Backends[0].Endpoints = one.Backends[0].Endpoints[1:]
 	publish(t, a, asking(one, mcs.InstanceDNSSRV))
-	a.PublishedAll()
 	within(t, patience, "an endpoint that has ended leaves DNS", resolves(one, two))
 	stop(registry.ErrLeave)
 	within(t, patience, "so do the others", resolves(two))

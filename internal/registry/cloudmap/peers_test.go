@@ -152,7 +152,7 @@ func TestConformanceWithPeerNotifications(t *testing.T) {
 			cfg := fast(identity)
 			cfg.PeerNotifications, cfg.PollIntervalWithNotifications = udp.config(), 10*time.Second
 			cfg.PeerNotifications.SendInterval = 50 * time.Millisecond
-			cfg.times.Confirm, cfg.times.Adopt, cfg.times.Settle = 3*time.Second, 3*time.Second, time.Second
+			cfg.times.Confirm, cfg.times.Settle = 3*time.Second, time.Second
 			return cfg
 		})
 		b.Timeout = time.Minute

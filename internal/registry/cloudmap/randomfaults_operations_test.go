@@ -152,7 +152,6 @@ func (a *actor) publishAll(reg *Registry, selects func(k int) bool) {
 			publish(a.trial.t, reg, *exp)
 		}
 	}
-	reg.PublishedAll()
 }
 
 // asCluster is how the cluster's next process takes part.
@@ -170,7 +169,7 @@ func (a *actor) asCluster(cfg *Config) {
 
 // takingPart changes the configuration of a cluster that takes part in the trial.
 func (tr *trial) takingPart(cfg *Config) {
-	cfg.InstanceView, cfg.AwaitsAll = tr.shows, true
+	cfg.InstanceView = tr.shows
 	if tr.marks {
 		cfg.Instances = instances.Settings{Unready: instances.UnreadyUnhealthy, Stale: mcs.StaleWithdraw}
 	}
@@ -352,7 +351,6 @@ func (tr *trial) beginTwin() {
 		exp.Annotations = map[string]string{"example.com/version": "twin"}
 		publish(tr.t, tr.twin.Registry, exp)
 	}
-	tr.twin.PublishedAll()
 }
 
 func (tr *trial) endTwin() {

@@ -64,10 +64,7 @@ type Config struct {
 	// Joined is the time at which this cluster joined under this identity for the first time, zero
 	// if it never did.
 	Joined time.Time
-	// AwaitsAll is set if the caller calls PublishedAll. Otherwise the pages of a previous process
-	// count as all exports of this cluster.
-	AwaitsAll bool
-	Logger    logr.Logger
+	Logger logr.Logger
 	// Metrics and Trace may be nil.
 	Metrics *registry.Metrics
 	Trace   *tracing.Cluster
@@ -117,8 +114,8 @@ func defaultTimes() times {
 	return times{
 		Intervals: state.Intervals{
 			Gather: 10 * time.Millisecond, Quiet: 50 * time.Millisecond, AtMost: 250 * time.Millisecond,
-			Confirm: 15 * time.Second, Adopt: 15 * time.Second, Audit: cost.AuditInterval, Settle: 2 * time.Second,
-			Retry: 500 * time.Millisecond, MaxRetry: 30 * time.Second, AdoptionGracePeriod: time.Minute,
+			Confirm: 15 * time.Second, Audit: cost.AuditInterval, Settle: 2 * time.Second,
+			Retry: 500 * time.Millisecond, MaxRetry: 30 * time.Second,
 			HealthSettle: instances.MaxStaleWrite + healthDelay,
 		},
 		leave: 2*time.Minute + 4*api.InUsePatience, missing: 10 * time.Second,
@@ -233,9 +230,6 @@ func (r *Registry) Lookup(_ context.Context, key mcs.Key, imported ...string) (r
 // Forget implements registry.Registry.
 func (r *Registry) Forget(clusterID string) { r.notifier.Notify(r.state.Forget(clusterID)) }
 
-// PublishedAll implements registry.Registry.
-func (r *Registry) PublishedAll() { r.state.Writes.SetPublishedAll() }
-
 // SetProperties implements registry.Registry.
 func (r *Registry) SetProperties(properties mcs.Properties) {
 	r.state.SetProperties(properties)
@@ -303,7 +297,7 @@ func (c Config) state(clientName string) state.Config {
 		Identity: c.Identity, ClientName: clientName, Version: c.Version, ReadOnly: c.ReadOnly,
 		PollInterval: c.PollInterval, LongestPollInterval: max(c.PollInterval, c.PollIntervalWithNotifications), HeartbeatInterval: c.HeartbeatInterval, StaleAfter: c.StaleAfter,
 		Intervals: c.times.Intervals, InstancesPerNamespace: c.InstancesPerNamespace, WallClock: c.wall,
-		Signer: c.Signer, Keyring: c.Keyring, Process: c.process, Joined: c.Joined, AwaitsAll: c.AwaitsAll, AllowsContact: c.allowsContact,
+		Signer: c.Signer, Keyring: c.Keyring, Process: c.process, Joined: c.Joined, AllowsContact: c.allowsContact,
 		Ledger: c.Ledger, Wanted: c.Wanted, UsedNamespaces: c.UsedNamespaces,
 		Logger: c.Logger, Metrics: c.Metrics,
 	}

@@ -35,9 +35,6 @@ func TestRestart_AfterRecordsWereDeleted(t *testing.T) {
 		// claiming runs when the next process has written its first record, before it has read it.
 		claiming func(v *otherWriter)
 		wants    *mcs.Export
-		// publishAfter is the time for which after its start the next process publishes or
-		// withdraws the export.
-		publishAfter time.Duration
 		// sees is all that the other cluster may see, in this order.
 		sees []string
 	}{
@@ -81,18 +78,6 @@ func TestRestart_AfterRecordsWereDeleted(t *testing.T) {
 			// a process that started earlier may export it, and the members may not show its record
 			sees: []string{"none", "unknown", "none"},
 		},
-		"record and page deleted, and a controller that publishes late": {
-			otherWriter: func(v *otherWriter) { v.drop(format.MembersService, "cls1"); v.drop(format.CatalogName("cls1"), page) },
-			wants:       &second, publishAfter: time.Minute, sees: []string{"1", "2"},
-		},
-		"record deleted, a withdrawn page is back, and a controller that publishes late": {
-			withdrawn: true,
-			otherWriter: func(v *otherWriter) {
-				v.drop(format.MembersService, "cls1")
-				v.put(format.CatalogName("cls1"), page, nil)
-			},
-			publishAfter: time.Minute, sees: []string{"none"},
-		},
 		"page deleted, and the record while the ID is claimed": {
 			otherWriter: func(v *otherWriter) { v.drop(format.CatalogName("cls1"), page) },
 			claiming:    func(v *otherWriter) { v.drop(format.MembersService, "cls1") },
@@ -127,17 +112,12 @@ func TestRestart_AfterRecordsWereDeleted(t *testing.T) {
 				})
 				next := w.begin(cls1, nil, func(cfg *Config) { cfg.wall = func() time.Time { return time.Now().Add(-time.Hour) } })
 				publish(t, next.Registry, other)
-				published, read := false, false
+				if tt.wants != nil {
+					publish(t, next.Registry, *tt.wants)
+				}
+				read := false
 				var saw []string
 				for began := time.Now(); time.Since(began) < 2*time.Minute; time.Sleep(20 * time.Millisecond) {
-					if !published && time.Since(began) >= tt.publishAfter {
-						published = true
-						if tt.wants != nil {
-							publish(t, next.Registry, *tt.wants)
-						} else {
-							withdraw(t, next.Registry, first.Key)
-						}
-					}
 					if tt.claiming != nil && wrote.Load() && !read {
 						tt.claiming(v)
 						time.Sleep(2 * time.Second) // until every answer shows it
@@ -244,9 +224,8 @@ func TestRestartWithUnreadablePage(t *testing.T) {
 		exporter.kill()
 		page := format.PartID(format.PageOf(kept.Key), 0)
 		v.put(format.CatalogName("cls1"), page, func(attrs map[string]string) { attrs[format.AttrParts] = "2" })
-		next := w.begin(cls1, nil, func(cfg *Config) { cfg.Joined, cfg.AwaitsAll = joined, true })
+		next := w.begin(cls1, nil, func(cfg *Config) { cfg.Joined = joined })
 		publish(t, next.Registry, kept)
-		next.PublishedAll()
 		began, young := time.Now(), settings.HeartbeatInterval*5/4
 		w.until(time.Minute, "the export ends", func() bool { return v.seen(importer, ended.Key) == "none" })
 		if took := time.Since(began); took < young {
@@ -431,8 +410,7 @@ func TestLeavingComesLast(t *testing.T) {
 }
 
 // TestRestartWithoutRecords has a controller start while Cloud Map does not have what its previous
-// process wrote last, and takes a while until it has reconciled its exports. Neither what is
-// missing nor what is older counts until then.
+// process wrote last. Neither what is missing nor what is older counts until it is written.
 func TestRestartWithoutRecords(t *testing.T) {
 	tests := map[string]func(v *otherWriter, earlier []api.Instance){
 		"everything deleted": func(v *otherWriter, _ []api.Instance) { v.deleteAll(true) },
@@ -483,14 +461,10 @@ func TestRestartWithoutRecords(t *testing.T) {
 					time.Sleep(20 * time.Second)
 					exporter.kill()
 					fault(v, earlier)
-					exporter = w.begin(cls1, nil, func(cfg *Config) { cfg.Joined, cfg.AwaitsAll = joined, true })
-					for began, spoke := time.Now(), false; time.Since(began) < 2*time.Minute; time.Sleep(250 * time.Millisecond) {
-						if !spoke && time.Since(began) >= 30*time.Second {
-							spoke = true
-							publish(t, exporter.Registry, first)
-							publish(t, exporter.Registry, later)
-							exporter.PublishedAll()
-						}
+					exporter = w.begin(cls1, nil, func(cfg *Config) { cfg.Joined = joined })
+					publish(t, exporter.Registry, first)
+					publish(t, exporter.Registry, later)
+					for began := time.Now(); time.Since(began) < 2*time.Minute; time.Sleep(250 * time.Millisecond) {
 						if restarts && time.Since(began) == 10*time.Second {
 							importer.kill()
 							importer = w.begin(cls2, nil)
@@ -563,9 +537,8 @@ func TestRestart_BackupWhileClaiming(t *testing.T) {
 							w.plan(1, cloudmaplocal.FaultRule{AccessKey: "cls1", Kind: cloudmaplocal.FaultError, Code: "InternalFailure"})
 						}
 					})
-					returned := w.begin(cls1, nil, func(cfg *Config) { cfg.AwaitsAll = true })
+					returned := w.begin(cls1, nil)
 					publish(t, returned.Registry, later)
-					returned.PublishedAll()
 					w.until(time.Minute, "the ID is claimed", wrote.Load)
 					for in, instances := range backup {
 						admin, service := v.service(in)
@@ -592,7 +565,7 @@ func TestRestart_BackupWhileClaiming(t *testing.T) {
 }
 
 // TestRestart_BackupBeforePagesAreRead: a controller starts after its page was deleted, and loses
-// Cloud Map for longer than the adoption grace period once it has its ID. Meanwhile another user
+// Cloud Map for two minutes once it has its ID. Meanwhile another user
 // writes an earlier page again. The process must not announce that one when it reads it.
 func TestRestart_BackupBeforePagesAreRead(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
@@ -613,13 +586,12 @@ func TestRestart_BackupBeforePagesAreRead(t *testing.T) {
 		// Its pages can be neither read nor written from the start on.
 		unreachable := cloudmaplocal.FaultRule{AccessKey: "cls1", Kind: cloudmaplocal.FaultError, Code: "InternalFailure", Instance: "page-*"}
 		w.plan(1, unreachable)
-		next := w.begin(cls1, nil, func(cfg *Config) { cfg.Joined, cfg.AwaitsAll = joined, true })
+		next := w.begin(cls1, nil, func(cfg *Config) { cfg.Joined = joined })
 		publish(t, next.Registry, later)
-		next.PublishedAll()
 		w.until(time.Minute, "the ID is claimed", func() bool { return next.state.Claim() == state.Held })
 		w.plan(1, cloudmaplocal.FaultRule{AccessKey: "cls1", Kind: cloudmaplocal.FaultError, Code: "InternalFailure"})
 		v.put(format.CatalogName("cls1"), page, nil)
-		time.Sleep(2 * next.cfg.times.AdoptionGracePeriod)
+		time.Sleep(2 * time.Minute)
 		w.plan(1, unreachable)
 		for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(20 * time.Millisecond) {
 			if sees(t, importer.Registry, earlier)() {
@@ -651,15 +623,13 @@ func TestRestart_CloneWithoutPages(t *testing.T) {
 		v.drop(format.CatalogName("cls1"), format.PartID(format.PageOf(exp.Key), 0))
 
 		w.plan(1, cloudmaplocal.FaultRule{Kind: cloudmaplocal.FaultError, Code: "InternalFailure", Instance: "page-*"})
-		restarted := func(cfg *Config) { cfg.Joined, cfg.AwaitsAll = joined, true }
+		restarted := func(cfg *Config) { cfg.Joined = joined }
 		next := w.begin(cls1, nil, restarted)
 		publish(t, next.Registry, exp)
-		next.PublishedAll()
 		w.until(time.Minute, "the ID is claimed", func() bool { return next.state.Claim() == state.Held })
 		time.Sleep(30 * time.Second)
 		w.ids.copyTo("cls1", "cls1clone")
-		clone := w.beginAs("cls1clone", cls1, nil, restarted)
-		clone.PublishedAll()
+		w.beginAs("cls1clone", cls1, nil, restarted)
 		for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(20 * time.Millisecond) {
 			if !sees(t, importer.Registry, exp)() {
 				t.Fatalf("after %v the other cluster does not see the export", time.Since(began))
@@ -692,12 +662,11 @@ func TestRestart_CloneAfterBackup(t *testing.T) {
 
 		w.ids.copyTo("cls1", "cls1clone")
 		clone := w.beginAs("cls1clone", cls1, nil, func(cfg *Config) {
-			cfg.Joined, cfg.AwaitsAll = joined, true
+			cfg.Joined = joined
 			// its records are later
 			cfg.wall = func() time.Time { return time.Now().Add(time.Minute) }
 		})
 		publish(t, clone.Registry, first)
-		clone.PublishedAll()
 		for began := time.Now(); time.Since(began) < 2*time.Minute; time.Sleep(20 * time.Millisecond) {
 			if !sees(t, importer.Registry, second)() {
 				t.Fatalf("after %v the other cluster does not see the export", time.Since(began))
@@ -735,12 +704,9 @@ func TestRestartWithForgedRecord(t *testing.T) {
 		v.forge(func(r *format.Member) {
 			r.Pages[page], r.Generation, r.Heartbeat = format.Digest(data), generation, generation
 		})
-		exporter = w.begin(cls1, nil, func(cfg *Config) { cfg.Joined, cfg.AwaitsAll = joined, true })
+		exporter = w.begin(cls1, nil, func(cfg *Config) { cfg.Joined = joined })
+		publish(t, exporter.Registry, exp)
 		for began := time.Now(); time.Since(began) < 3*time.Minute; time.Sleep(250 * time.Millisecond) {
-			if time.Since(began) == 30*time.Second {
-				publish(t, exporter.Registry, exp)
-				exporter.PublishedAll()
-			}
 			if seen := v.seen(importer, exp.Key); seen != "1" {
 				t.Fatalf("after %v the other cluster sees %s, want the export of the cluster itself", time.Since(began), seen)
 			}

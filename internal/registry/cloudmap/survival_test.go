@@ -523,10 +523,9 @@ func TestSurvival_CloneOfBlindCluster(t *testing.T) {
 		first, second := webExport("cls1", 0, 1), webExport("cls1", 0, 2)
 		exporter, importer, began := startBehind(w, first)
 		w.plan(1, unreadable("cls1"))
-		clone := w.create("cls1clone", cls1, began, func(cfg *Config) { cfg.AwaitsAll = true })
+		clone := w.create("cls1clone", cls1, began)
 		own := webExport("cls1", 8, 1)
 		publish(t, clone.Registry, own)
-		clone.PublishedAll()
 		clone.run(nil)
 		for range 300 {
 			time.Sleep(time.Second)
@@ -870,9 +869,8 @@ func TestSurvival_CloneThatReadsNoRecord(t *testing.T) {
 					return "", `{"Instances":[],"InstancesRevision":1}`, isHidden
 				})
 				w.ids.copyTo("cls1", "cls1clone")
-				clone := w.create("cls1clone", cls1, func(cfg *Config) { cfg.Joined, cfg.AwaitsAll = joined, true })
+				clone := w.create("cls1clone", cls1, func(cfg *Config) { cfg.Joined = joined })
 				publish(t, clone.Registry, own)
-				clone.PublishedAll()
 				clone.run(nil)
 				var duplicate *registry.DuplicateIDError
 				w.until(2*time.Minute, "the clone reports a duplicate", func() bool {

@@ -33,11 +33,6 @@ func (p *Publisher) Publish(_ context.Context, exp mcs.Export) error {
 	return p.set(exp.Key, &exp)
 }
 
-// PublishedAll implements registry.Registry, for a backend that needs no call: what is published
-// before Run counts as all exports. On etcd, the member record states no exports before each of
-// these was written.
-func (p *Publisher) PublishedAll() {}
-
 // Withdraw implements registry.Registry.
 func (p *Publisher) Withdraw(_ context.Context, key mcs.Key) error {
 	if p.readOnly {

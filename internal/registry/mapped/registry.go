@@ -124,9 +124,6 @@ func (r *Registry) Publish(context.Context, mcs.Export) error { return registry.
 // Withdraw implements registry.Registry.
 func (r *Registry) Withdraw(context.Context, mcs.Key) error { return registry.ErrReadOnly }
 
-// PublishedAll implements registry.Registry.
-func (r *Registry) PublishedAll() {}
-
 // SetProperties implements registry.Registry. They are not read here.
 func (r *Registry) SetProperties(mcs.Properties) {}
 

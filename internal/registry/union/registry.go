@@ -100,9 +100,6 @@ func (r *Registry) Withdraw(ctx context.Context, key mcs.Key) error {
 	return r.sources[0].Withdraw(ctx, key)
 }
 
-// PublishedAll implements registry.Registry.
-func (r *Registry) PublishedAll() { r.sources[0].PublishedAll() }
-
 // SetProperties implements registry.Registry.
 func (r *Registry) SetProperties(properties mcs.Properties) { r.sources[0].SetProperties(properties) }
 

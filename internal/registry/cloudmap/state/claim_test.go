@@ -438,28 +438,25 @@ func TestPrepareClaim(t *testing.T) {
 	left, other := own, own
 	left.Farewell, other.UID, other.Key = true, "uid-9", signerOf("uid-9").Key()
 	for name, tt := range map[string]struct {
-		shown                          *format.Member
-		awaitsAll, joined, hasHeld     bool
-		leftovers                      bool
-		wantSuccessor, wantOrphanPages bool
+		shown                      *format.Member
+		joined, hasHeld, leftovers bool
+		want                       bool
 	}{
 		"no record":                                   {},
-		"no record, but pages":                        {leftovers: true, wantOrphanPages: true},
-		"no record, all exports are awaited":          {awaitsAll: true},
-		"its record":                                  {shown: &own, leftovers: true, wantSuccessor: true},
-		"a farewell":                                  {shown: &left, leftovers: true, wantOrphanPages: true},
-		"a farewell, all exports are awaited":         {shown: &left, awaitsAll: true},
-		"the record of another":                       {shown: &other, leftovers: true},
-		"the record of another, all are awaited":      {shown: &other, awaitsAll: true, wantSuccessor: true},
-		"no record, but it has joined":                {joined: true, wantSuccessor: true},
-		"no record, but a process of it held the ID":  {hasHeld: true, wantSuccessor: true},
-		"a farewell, and a process of it held the ID": {shown: &left, hasHeld: true, wantSuccessor: true},
+		"no record, but pages":                        {leftovers: true, want: true},
+		"its record":                                  {shown: &own, want: true},
+		"a farewell":                                  {shown: &left},
+		"a farewell, and pages":                       {shown: &left, leftovers: true, want: true},
+		"the record of another":                       {shown: &other, want: true},
+		"no record, but it has joined":                {joined: true, want: true},
+		"no record, but a process of it held the ID":  {hasHeld: true, want: true},
+		"a farewell, and a process of it held the ID": {shown: &left, hasHeld: true, want: true},
 	} {
 		s := New(testConfig())
-		s.outbox.awaitsAll, s.claim.joined, s.claim.hasHeld, s.Reads.leftovers = tt.awaitsAll, tt.joined, tt.hasHeld, tt.leftovers
+		s.claim.joined, s.claim.hasHeld, s.Reads.leftovers = tt.joined, tt.hasHeld, tt.leftovers
 		s.Reads.prepareClaim(time.Now(), tt.shown)
-		if s.outbox.isSuccessor != tt.wantSuccessor || s.outbox.orphanedPages != tt.wantOrphanPages || !s.copyRecord {
-			t.Errorf("%s: successor: %t, orphaned pages: %t, copy of the record due: %t", name, s.outbox.isSuccessor, s.outbox.orphanedPages, s.copyRecord)
+		if s.outbox.isSuccessor != tt.want || !s.copyRecord {
+			t.Errorf("%s: successor: %t, copy of the record due: %t", name, s.outbox.isSuccessor, s.copyRecord)
 		}
 	}
 }

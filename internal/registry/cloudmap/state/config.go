@@ -40,9 +40,6 @@ type Config struct {
 	// under this identity, zero if it never did.
 	Process string
 	Joined  time.Time
-	// AwaitsAll is set if SetPublishedAll is called: pages of a previous process are not announced
-	// before that.
-	AwaitsAll bool
 	// AllowsContact reports whether peer notifications may be sent to an address.
 	AllowsContact func(netip.Addr) bool
 	// InstancesPerNamespace is the quota of the account that owns the control namespace.
@@ -65,8 +62,6 @@ type Intervals struct {
 	Quiet, AtMost time.Duration
 	// Confirm is the time after which a page is written again if the registry does not show it.
 	Confirm time.Duration
-	// Adopt is the time after which an unreadable page of the previous process is rebuilt.
-	Adopt time.Duration
 	// Audit is the time between two reads of all own pages. A read takes one request. The interval
 	// bounds how long a page is missing that another writer removed or changed.
 	Audit time.Duration
@@ -74,11 +69,6 @@ type Intervals struct {
 	Settle time.Duration
 	// Retry is the pause after the first failed write, and MaxRetry the longest pause.
 	Retry, MaxRetry time.Duration
-	// AdoptionGracePeriod is the time after a start during which a page without a record is not
-	// announced, and an instance is kept although its service was neither published nor withdrawn.
-	// A controller that starts, perhaps as the successor of the legacy controller, needs this time
-	// to reconcile all its exports.
-	AdoptionGracePeriod time.Duration
 	// HealthSettle is the time after which this cluster sees every change of health that another
 	// cluster has decided on before it read that this cluster is back.
 	HealthSettle time.Duration

@@ -31,8 +31,6 @@ type PageWrite struct {
 	// before is how many of Instances overwrite parts of the page as it is.
 	before     int
 	generation int64
-	// isFinal is set if it is all that this cluster exports in the page.
-	isFinal bool
 	// Unconfirmed are the operations that wrote the page before and whose result was never shown.
 	Unconfirmed []string
 }

@@ -16,8 +16,8 @@ import (
 )
 
 // outbox has the desired and the written state of this cluster's pages. Pages are adopted from the
-// previous process before they are written, so that an export which the starting controller has not
-// published yet is not lost.
+// previous process before they are written. All exports are published before Run: others that this
+// process finds were withdrawn while no process ran.
 type outbox struct {
 	identity mcs.Identity
 	signer   *trust.Signer
@@ -30,18 +30,11 @@ type outbox struct {
 	generation, written int64
 	// latest is the last plausible generation of another author, 0 if there is no limit.
 	latest int64
-	// orphanedPages is set if this cluster claimed its ID when the registry had pages of a previous
-	// process but no record. No record announces them: the previous process could not remove them
-	// when it left, or another user has deleted its record, so that other clusters know them.
-	orphanedPages bool
-	// isSuccessor is set from the claim of the ID until all pages are adopted, if another process
-	// has written pages under this ID or other clusters know exports of this process: Cloud Map may
+	// isSuccessor is set from the claim of the ID until all pages are final, if another process has
+	// written pages under this ID or other clusters know exports of this process: Cloud Map may
 	// have earlier versions of the pages, or lack some. A page is not announced before it has all
 	// desired exports, and readers keep the version that they know.
 	isSuccessor bool
-	// awaitsAll is set if the caller calls PublishedAll, hasAll after it did: all other exports
-	// that this process finds are withdrawn.
-	awaitsAll, hasAll bool
 	// keepWithdrawn is set for a while after the claim of the ID: no export is withdrawn, because
 	// another process may hold the ID.
 	keepWithdrawn bool
@@ -65,15 +58,10 @@ type ownPage struct {
 	// isHeldBack is set while a page is found that is not adopted yet, because another process may
 	// have a later one.
 	isHeldBack bool
-	// settled is set if this process has decided about each key of exports that it was asked for,
-	// and exports is not only what it has found.
-	settled bool
-	// isFinal is set if the page was compared with all desired exports after hasAll was set.
+	// isFinal is set if the page was compared with all desired exports since it was adopted.
 	isFinal bool
-	// isRebuilt is set if no part of the page could be adopted.
-	isRebuilt bool
-	exports   map[mcs.Key]mcs.Export
-	digest    string
+	exports map[mcs.Key]mcs.Export
+	digest  string
 	// namespaces are those of the page with digest, "" if not all of its exports are known.
 	namespaces format.Namespaces
 	// parts is the number of parts of the page, stored the number that the store may have.
@@ -199,13 +187,15 @@ func (o *outbox) setDesired(key mcs.Key, exp *mcs.Export) bool {
 func (o *outbox) adopt(page int, shown *pageState) {
 	p := &o.pages[page]
 	*p = p.renewed()
-	p.adopted, p.dirty, p.torn = true, o.hasAll || len(p.want) > 0, shown.digest != "" && shown.author != o.author()
+	p.adopted, p.torn = true, shown.digest != "" && shown.author != o.author()
 	p.exports, p.digest, p.parts, p.stored = maps.Clone(shown.exports), shown.digest, shown.parts, shown.stored
 	for key := range shown.unreadable {
 		if _, has := p.exports[key]; !has {
 			p.exports[key] = record.Undecided(key, o.identity.ClusterID)
 		}
 	}
+	p.dirty = len(p.exports) > 0 || len(p.want) > 0
+	p.isFinal = !p.dirty
 	if !shown.unnamed {
 		p.namespaces = format.NamespacesOf(p.exports)
 	}
@@ -233,7 +223,7 @@ func (o *outbox) setKeepWithdrawn(keep bool) {
 		for i := range o.pages {
 			p := &o.pages[i]
 			for key := range p.exports {
-				p.dirty = p.dirty || o.isWithdrawn(p, key)
+				p.dirty = p.dirty || p.isWithdrawn(key)
 			}
 		}
 	}
@@ -250,7 +240,7 @@ func (o *outbox) abandon(page int, shown *pageState, announced format.Member) {
 		exports = shown.exports
 	}
 	*p = p.renewed()
-	p.adopted, p.torn, p.isRebuilt = true, true, true
+	p.adopted, p.torn = true, true
 	p.exports, p.digest, p.parts, p.stored = exports, announced.Pages[page], shown.stored, shown.stored
 }
 
@@ -358,12 +348,7 @@ func (o *outbox) namespacesOf(announced format.Digests) (namespaces format.PageN
 }
 
 // isUndecided reports whether the page must not be announced yet.
-func (o *outbox) isUndecided(p *ownPage) bool {
-	if o.isSuccessor && o.awaitsAll {
-		return !p.isFinal
-	}
-	return o.isSuccessor && p.isRebuilt || o.orphanedPages && !p.decided()
-}
+func (o *outbox) isUndecided(p *ownPage) bool { return o.isSuccessor && !p.isFinal }
 
 // mayExist reports whether the store may have a page that is announced as none: its write is in
 // progress or had no answer. Other clusters may have read it, and must not take a later record for
@@ -371,15 +356,6 @@ func (o *outbox) isUndecided(p *ownPage) bool {
 func (p *ownPage) mayExist() bool {
 	isUnanswered := p.torn && p.problem != nil && api.IsRetryable(p.problem)
 	return p.adopted && p.digest == "" && p.stored > 0 && (p.writing != 0 || isUnanswered)
-}
-
-// complete records that all exports of this cluster have been published: others that this process
-// finds were withdrawn while no process ran.
-func (o *outbox) complete() {
-	o.hasAll = true
-	for i := range o.pages {
-		o.pages[i].dirty = true
-	}
 }
 
 // isFinal reports whether all pages have exactly the desired exports.
@@ -390,17 +366,6 @@ func (o *outbox) isFinal() bool {
 		}
 	}
 	return true
-}
-
-// decided reports whether the page has exactly the desired exports, and no export that was only
-// found.
-func (p *ownPage) decided() bool {
-	for key := range p.exports {
-		if _, asked := p.want[key]; !asked {
-			return false
-		}
-	}
-	return p.settled
 }
 
 // batch returns the writes that are due, and the pages whose problem has changed. wall is the time
@@ -423,10 +388,10 @@ func (o *outbox) batch(now, wall time.Time) (writes []PageWrite, problems []int)
 		switch {
 		case d.err != nil: // an earlier problem is one until this write has ended
 			// what cannot be replaced counts
-			p.problem, p.settled, p.isFinal = d.err, true, o.hasAll
+			p.problem, p.isFinal = d.err, true
 			p.retryAt = now.Add(maxRetry)
 		case !p.torn && sameExports(d.exports, p.exports):
-			p.problem, p.settled, p.isFinal = nil, true, p.isFinal || d.isFinal
+			p.problem, p.isFinal = nil, true
 		case p.trimming != nil && len(d.Instances) > p.trimming.from:
 			p.dirty, p.blocked, p.changed = true, true, d.changed
 		default:
@@ -454,7 +419,7 @@ func (o *outbox) drafts(now time.Time, generation int64) (drafts []*pageDraft) {
 		changed := p.changed
 		p.changed = nil
 		d := newPageDraft(o.identity, o.signer, i, generation, p.exports, o.desired(i))
-		d.isFinal, d.changed = o.hasAll, changed
+		d.changed = changed
 		drafts = append(drafts, d)
 	}
 	return drafts
@@ -489,7 +454,7 @@ func (o *outbox) desired(page int) map[mcs.Key]mcs.Export {
 	exports := make(map[mcs.Key]mcs.Export, len(p.exports)+len(p.want))
 	for key, exp := range p.exports {
 		switch {
-		case !o.isWithdrawn(p, key):
+		case !p.isWithdrawn(key):
 			exports[key] = exp
 		case o.keepWithdrawn:
 			// what was found may be an earlier version
@@ -505,10 +470,7 @@ func (o *outbox) desired(page int) map[mcs.Key]mcs.Export {
 }
 
 // isWithdrawn reports whether an export that the page has is not one of this cluster any more.
-func (o *outbox) isWithdrawn(p *ownPage, key mcs.Key) bool {
-	exp, asked := p.want[key]
-	return exp == nil && (asked || o.hasAll)
-}
+func (p *ownPage) isWithdrawn(key mcs.Key) bool { return p.want[key] == nil }
 
 func sameExports(a, b map[mcs.Key]mcs.Export) bool {
 	return maps.EqualFunc(a, b, mcs.Export.Equal)
@@ -538,8 +500,7 @@ func (o *outbox) succeed(now time.Time, w PageWrite, operations []string) {
 	}
 	o.news.observe(now, p.exports, w.exports, o.reportedAfter)
 	p.exports, p.digest, p.namespaces, p.parts = w.exports, w.digest, format.NamespacesOf(w.exports), len(w.Instances)
-	p.torn, p.settled, p.problem, p.retry = false, true, nil, retry{}
-	p.isFinal = p.isFinal || w.isFinal
+	p.torn, p.isFinal, p.problem, p.retry = false, true, nil, retry{}
 	p.operations, p.unshown = operations, now
 	o.written = max(o.written, w.generation)
 }

@@ -70,17 +70,17 @@ func TestBatch(t *testing.T) {
 		"nothing asked":                           {steps: []func(*outbox){adopt()}},
 		"a first export":                          {steps: []func(*outbox){adopt(), ask(exports[0])}, want: keysOf(holding(exports[0]))},
 		"before the page is known":                {steps: []func(*outbox){ask(exports[0])}},
-		"the page becomes known":                  {steps: []func(*outbox){ask(exports[0]), adopt(exports[1])}, want: keysOf(holding(exports[0], exports[1]))},
-		"what is there already":                   {steps: []func(*outbox){adopt(exports[0], exports[1]), ask(exports[0])}},
-		"the previous process's exports stay":     {steps: []func(*outbox){adopt(exports[0], exports[1]), ask(exports[2])}, want: keysOf(holding(exports...))},
-		"the previous process's export withdrawn": {steps: []func(*outbox){adopt(exports[0], exports[1]), withdraw(exports[0])}, want: keysOf(holding(exports[1]))},
-		"withdrawn before it is known":            {steps: []func(*outbox){withdraw(exports[0]), adopt(exports[0], exports[1])}, want: keysOf(holding(exports[1]))},
+		"the page becomes known":                  {steps: []func(*outbox){ask(exports[0]), adopt(exports[1])}, want: keysOf(holding(exports[0]))},
+		"what is there already":                   {steps: []func(*outbox){ask(exports[0]), adopt(exports[0])}},
+		"what is left of the previous process":    {steps: []func(*outbox){adopt(exports[0], exports[1]), ask(exports[2])}, want: keysOf(holding(exports[2]))},
+		"the previous process's export withdrawn": {steps: []func(*outbox){ask(exports[1]), adopt(exports[0], exports[1]), withdraw(exports[0])}, want: keysOf(holding(exports[1]))},
+		"withdrawn before it is known":            {steps: []func(*outbox){ask(exports[1]), withdraw(exports[0]), adopt(exports[0], exports[1])}, want: keysOf(holding(exports[1]))},
 		"the last one withdrawn":                  {steps: []func(*outbox){adopt(exports[0]), withdraw(exports[0])}, want: map[mcs.Key]bool{}},
-		"what is not there withdrawn":             {steps: []func(*outbox){adopt(exports[0]), withdraw(exports[1])}},
+		"what is not there withdrawn":             {steps: []func(*outbox){ask(exports[0]), adopt(exports[0]), withdraw(exports[1])}},
 		"there and back":                          {steps: []func(*outbox){adopt(exports[0]), withdraw(exports[0]), ask(exports[0])}},
 		"an unreadable page given up":             {steps: []func(*outbox){ask(exports[0]), func(o *outbox) { o.abandon(page, &pageState{stored: 3}, announcing) }}, want: keysOf(holding(exports[0]))},
 		"lost to another cluster":                 {steps: []func(*outbox){adopt(), ask(exports[0]), (*outbox).disown}},
-		"lost and won again":                      {steps: []func(*outbox){adopt(), ask(exports[0]), (*outbox).disown, adopt(exports[1])}, want: keysOf(holding(exports[0], exports[1]))},
+		"lost and won again":                      {steps: []func(*outbox){adopt(), ask(exports[0]), (*outbox).disown, adopt(exports[1])}, want: keysOf(holding(exports[0]))},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -311,10 +311,10 @@ func TestAnnouncement(t *testing.T) {
 	besides := exp
 	besides.Key.Name = "another"
 	for name, tt := range map[string]struct {
-		shown         pageState
-		announced     string
-		wants         *mcs.Export
-		orphanedPages bool
+		shown       pageState
+		announced   string
+		wants       *mcs.Export
+		isSuccessor bool
 		// adopted pages are those of who holds the ID; batched says that what is wanted was looked
 		// at.
 		adopted, batched bool
@@ -324,22 +324,22 @@ func TestAnnouncement(t *testing.T) {
 	}{
 		"found, announced":                         {shown: *shownPage(exp), announced: found, want: found},
 		"found otherwise, announced":               {shown: *shownPage(exp), announced: found, wants: &other, want: found},
-		"found as wanted, not announced":           {shown: *shownPage(exp), wants: &exp, orphanedPages: true, adopted: true, batched: true, want: found},
-		"found as wanted, not looked at":           {shown: *shownPage(exp), wants: &exp, orphanedPages: true, adopted: true, want: format.UnwrittenDigest},
-		"found as wanted, the ID not held":         {shown: *shownPage(exp), wants: &exp, orphanedPages: true, want: format.UnwrittenDigest},
-		"found, nothing said, not announced":       {shown: *shownPage(exp), orphanedPages: true, adopted: true, batched: true, want: format.UnwrittenDigest},
-		"found more than is said of":               {shown: *shownPage(exp, besides), wants: &exp, orphanedPages: true, adopted: true, batched: true, want: format.UnwrittenDigest},
-		"found otherwise, not announced":           {shown: *shownPage(exp), wants: &other, orphanedPages: true, adopted: true, want: format.UnwrittenDigest},
-		"not found but wanted, not announced":      {shown: pageState{read: true}, wants: &exp, orphanedPages: true, adopted: true, want: format.UnwrittenDigest},
-		"not found nor wanted, not announced":      {shown: pageState{read: true}, orphanedPages: true, adopted: true, batched: true, want: format.UnwrittenDigest},
-		"unreadable, nothing said":                 {shown: pageState{trouble: "half of it"}, orphanedPages: true, want: format.UnwrittenDigest},
+		"found as wanted, not announced":           {shown: *shownPage(exp), wants: &exp, isSuccessor: true, adopted: true, batched: true, want: found},
+		"found as wanted, not looked at":           {shown: *shownPage(exp), wants: &exp, isSuccessor: true, adopted: true, want: format.UnwrittenDigest},
+		"found as wanted, the ID not held":         {shown: *shownPage(exp), wants: &exp, isSuccessor: true, want: format.UnwrittenDigest},
+		"found, not wanted, not announced":         {shown: *shownPage(exp), isSuccessor: true, adopted: true, batched: true, want: format.UnwrittenDigest},
+		"found more than is wanted":                {shown: *shownPage(exp, besides), wants: &exp, isSuccessor: true, adopted: true, batched: true, want: format.UnwrittenDigest},
+		"found otherwise, not announced":           {shown: *shownPage(exp), wants: &other, isSuccessor: true, adopted: true, want: format.UnwrittenDigest},
+		"not found but wanted, not announced":      {shown: pageState{read: true}, wants: &exp, isSuccessor: true, adopted: true, want: format.UnwrittenDigest},
+		"not found nor wanted, not announced":      {shown: pageState{read: true}, isSuccessor: true, adopted: true, batched: true},
+		"unreadable, not wanted":                   {shown: pageState{trouble: "half of it"}, isSuccessor: true, want: format.UnwrittenDigest},
 		"unreadable, announced":                    {shown: pageState{trouble: "half of it"}, announced: found, want: found},
 		"unreadable, announced by no cluster's ID": {shown: pageState{trouble: "half of it"}},
 		"found, held back":                         {shown: *shownPage(exp), heldBack: true, want: format.UnwrittenDigest},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, shown := testOutbox(), &catalog{}
-			o.orphanedPages, o.pages[page].isHeldBack = tt.orphanedPages, tt.heldBack
+			o.isSuccessor, o.pages[page].isHeldBack = tt.isSuccessor, tt.heldBack
 			shown.pages[page], shown.record.Pages[page] = tt.shown, tt.announced
 			if tt.wants != nil {
 				o.setDesired(exp.Key, tt.wants)
@@ -361,9 +361,9 @@ func TestAnnouncement(t *testing.T) {
 	}
 }
 
-// TestPublishedAll has a process adopt a page of a previous one, which may be an earlier one. It
-// announces nothing before it was asked for all exports.
-func TestPublishedAll(t *testing.T) {
+// TestOutbox_AdoptsEarlierPage has a process adopt a page of a previous one, which may be an
+// earlier one. It announces nothing before the page has all exports.
+func TestOutbox_AdoptsEarlierPage(t *testing.T) {
 	exp, found := webExport("cls1", 0, 2), webExport("cls1", 0, 1)
 	page := format.PageOf(exp.Key)
 	withdrawn := found
@@ -371,7 +371,7 @@ func TestPublishedAll(t *testing.T) {
 		withdrawn.Key.Name = fmt.Sprint("withdrawn-", n)
 	}
 	o, shown := testOutbox(), &catalog{}
-	o.isSuccessor, o.awaitsAll, o.keepWithdrawn = true, true, true
+	o.isSuccessor, o.keepWithdrawn = true, true
 	shown.pages[page] = *shownPage(found, withdrawn)
 	shown.record.Pages[page] = shown.pages[page].digest
 	write := func() {
@@ -390,12 +390,10 @@ func TestPublishedAll(t *testing.T) {
 	want("before the claim", format.UnwrittenDigest)
 	o.adopt(page, &shown.pages[page])
 	o.setDesired(exp.Key, &exp)
-	write()
-	want("one export is published", format.UnwrittenDigest)
-	o.complete()
+	want("before it is written", format.UnwrittenDigest)
 	write()
 	if announced := o.announcement(page, shown); announced == format.UnwrittenDigest {
-		t.Error("all are, and nothing is withdrawn yet: the page is announced as not written")
+		t.Error("nothing is withdrawn yet: the page is announced as not written")
 	}
 	undecided := map[mcs.Key]mcs.Export{exp.Key: registry.Published(exp), withdrawn.Key: record.Undecided(withdrawn.Key, "cls1")}
 	if !sameExports(o.pages[page].exports, undecided) {

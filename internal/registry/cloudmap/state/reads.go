@@ -475,7 +475,7 @@ func (s *Reads) ObserveClaim(shown *format.Member, changed engine.Keys) {
 		s.prepareClaim(now, shown)
 	}
 	if s.claim.state != before || s.claim.refused() != refusedBefore {
-		s.handleClaimChange(now, before, changed)
+		s.handleClaimChange(before, changed)
 	}
 	if s.claim.state == Held {
 		s.adoptPages(now, changed)
@@ -502,7 +502,7 @@ func (s *Reads) observeOtherProcess(shown *format.Member, resumed bool) {
 // no page is announced as it was found. The caller holds s.mu.
 func (s *Reads) observePredecessor(found bool) {
 	if found && s.claim.state == Acquiring && !s.outbox.isSuccessor {
-		s.outbox.isSuccessor, s.outbox.orphanedPages = true, true
+		s.outbox.isSuccessor = true
 	}
 }
 
@@ -511,9 +511,7 @@ func (s *Reads) observePredecessor(found bool) {
 func (s *Reads) prepareClaim(now time.Time, shown *format.Member) {
 	s.copyRecord = true
 	isLive := shown != nil && !shown.Farewell
-	isFound := isLive && s.claim.isOurs(*shown)
-	s.outbox.orphanedPages = !isLive && s.leftovers
-	s.outbox.isSuccessor = s.claim.joined || s.claim.hasHeld || isFound || isLive && s.outbox.awaitsAll
+	s.outbox.isSuccessor = s.claim.joined || s.claim.hasHeld || isLive || s.leftovers
 	s.outbox.after(s.shown())
 	s.pinEarlierOwner(now)
 	if r := s.claim.taken; r.UID != "" && !r.Farewell && !s.claim.isOurs(r) {
@@ -596,10 +594,9 @@ func (s *Reads) prepareRecord(shown *format.Member) {
 }
 
 // handleClaimChange handles a claim that was won or lost. The caller holds s.mu.
-func (s *Reads) handleClaimChange(now time.Time, before ClaimState, changed engine.Keys) {
+func (s *Reads) handleClaimChange(before ClaimState, changed engine.Keys) {
 	switch {
 	case s.claim.state == Held:
-		s.heldSince = now
 		s.log.Info("Joined the clusterset", "cluster", s.cfg.Identity.ClusterID)
 		s.WriteSignal.Set()
 		if s.view != nil {
@@ -637,9 +634,7 @@ func (s *Reads) adoptPages(now time.Time, changed engine.Keys) {
 			s.outbox.adopt(i, page)
 		case s.claim.isYoung():
 			continue // the page that is not found may be what another process exports
-		case page.unjoined > 0 && s.outbox.hasAll, // nothing of it is needed
-			// failed requests show nothing of it
-			page.unjoined > eagerRetries && now.Sub(s.heldSince) >= s.cfg.Intervals.Adopt:
+		case page.unjoined > 0: // nothing of it is needed
 			s.log.Info("Rebuilding a page of the previous process that cannot be read", "page", format.PageName(i), "error", page.trouble)
 			s.outbox.abandon(i, page, shown.record)
 		default:

@@ -35,8 +35,6 @@ type shared struct {
 	asked  [format.PageCount]*engine.PendingLookups
 	outbox *outbox
 	claim  claim
-	// heldSince is the time at which the claim was last won.
-	heldSince time.Time
 	// ours is the own record as last written, or about to be written at recorded.
 	ours     format.Member
 	recorded time.Time
@@ -83,7 +81,7 @@ func newShared(cfg Config) *shared {
 			api.IsExpected),
 	}
 	// in which a cluster writes its report several times
-	s.outbox.awaitsAll, s.outbox.reportedAfter = cfg.AwaitsAll, cfg.StaleAfter
+	s.outbox.reportedAfter = cfg.StaleAfter
 	for page := range s.asked {
 		s.asked[page] = engine.NewPendingLookups(engine.MaxPendingLookups / format.PageCount)
 	}

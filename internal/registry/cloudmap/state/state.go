@@ -33,7 +33,7 @@ func New(cfg Config) *State {
 	return &State{
 		shared: s,
 		Reads:  &Reads{shared: s, decoding: make(chan struct{}, decoders), members: registry.NewMemberLog(cfg.Logger, cfg.Identity.ClusterID)},
-		Writes: &Writes{shared: s, requested: engine.Keys{}},
+		Writes: &Writes{shared: s},
 	}
 }
 

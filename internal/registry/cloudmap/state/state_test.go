@@ -45,7 +45,7 @@ func TestUnreadablePageIsAbandoned(t *testing.T) {
 			now := time.Now()
 			own := s.catalogs.cluster("cls1")
 			own.record, own.hasRecord = announced, true
-			s.heldSince, s.claim.lastRead = now.Add(-time.Hour), now
+			s.claim.lastRead = now
 			for range eagerRetries + 2 {
 				now = now.Add(time.Minute)
 				tt.read(s, now)
@@ -89,21 +89,6 @@ func TestPageReadResolvesLookups(t *testing.T) {
 	}
 	if s.asked[format.PageOf(other)].Len() != 1 {
 		t.Error("the lookup of a key of another page is not pending any more")
-	}
-}
-
-// TestRequestedKeysArePruned churns services after the adoption grace period.
-func TestRequestedKeysArePruned(t *testing.T) {
-	s := New(testConfig())
-	s.cfg.Intervals.AdoptionGracePeriod = time.Minute
-	s.claim.state, s.heldSince = Held, time.Now()
-	for i := range 1000 {
-		s.Writes.setDesired(webKey(i), nil)
-	}
-	s.heldSince = time.Now().Add(-time.Hour)
-	s.Writes.setDesired(webKey(1000), nil)
-	if n := len(s.Writes.requested); n != 0 {
-		t.Errorf("%d keys are kept for the adoption of pages that is over, want none", n)
 	}
 }
 
@@ -197,11 +182,10 @@ func TestRecordToWrite_ClaimsAgain(t *testing.T) {
 // empty before the page is written.
 func TestRecordToWrite_ClaimsAgainAfterWipe(t *testing.T) {
 	cfg := testConfig()
-	cfg.AwaitsAll, cfg.Intervals = true, Intervals{AdoptionGracePeriod: time.Minute}
+	cfg.Intervals = Intervals{}
 	s := New(cfg)
 	exp := webExport("cls1", 0, 1)
 	s.Writes.setDesired(exp.Key, &exp)
-	s.Writes.SetPublishedAll()
 	s.claim.hasHeld = true
 	s.Reads.ObserveClaim(nil, engine.Keys{})
 	s.Reads.ObserveClaim(&s.ours, engine.Keys{})

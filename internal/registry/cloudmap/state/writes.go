@@ -18,9 +18,6 @@ import (
 // and records the results.
 type Writes struct {
 	*shared
-	// requested are the keys that this process published or withdrew within the adoption grace
-	// period.
-	requested engine.Keys
 	// firstChange and lastChange are the times of the first and the last change that is not written
 	// yet; zero if there is none.
 	firstChange, lastChange time.Time
@@ -55,11 +52,6 @@ func (s *Writes) SetDesired(key mcs.Key, exp *mcs.Export) error {
 func (s *Writes) setDesired(key mcs.Key, exp *mcs.Export) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.isAdoptionOver() {
-		clear(s.requested) // it would grow with every new service
-	} else {
-		s.requested[key] = struct{}{}
-	}
 	_, isKnown := s.outbox.pages[format.PageOf(key)].exports[key]
 	if !s.outbox.setDesired(key, exp) {
 		return
@@ -76,7 +68,8 @@ func (s *Writes) setDesired(key mcs.Key, exp *mcs.Export) {
 }
 
 // DesiredInstances returns the export of key that the instance view mirrors, nil for none. It is
-// not known for exports of the previous process that were neither published nor withdrawn since.
+// not known for exports that are not published while another process with this ID may have them,
+// and until the pages lack them.
 func (s *Writes) DesiredInstances(key mcs.Key) (exp *mcs.Export, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,24 +78,7 @@ func (s *Writes) DesiredInstances(key mcs.Key) (exp *mcs.Export, known bool) {
 		return exp, true
 	}
 	_, left := p.exports[key]
-	_, requested := s.requested[key]
-	return nil, p.adopted && !left && (requested || s.isAdoptionOver())
-}
-
-// SetPublishedAll records that all exports of this cluster have been set.
-func (s *Writes) SetPublishedAll() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.outbox.hasAll {
-		s.outbox.complete()
-		s.WriteSignal.Set()
-	}
-}
-
-// isAdoptionOver reports whether this cluster has held its ID for the adoption grace period. The
-// caller holds s.mu.
-func (s *Writes) isAdoptionOver() bool {
-	return s.claim.state == Held && time.Since(s.heldSince) >= s.cfg.Intervals.AdoptionGracePeriod
+	return nil, p.adopted && !left && !s.claim.isYoung()
 }
 
 // HiddenInstances is DesiredInstances if the instance view is off: instances of a previous process
@@ -445,9 +421,8 @@ func (s *Writes) TakeBatch() (writes []PageWrite, changed engine.Keys) {
 		return nil, engine.Keys{} // Notify adds to it
 	}
 	s.outbox.setKeepWithdrawn(s.claim.isYoung())
-	isAdopting := s.outbox.orphanedPages || s.outbox.isSuccessor && s.outbox.awaitsAll
 	// the pages found may be as desired
-	s.announce = s.announce || isAdopting && !s.outbox.isFinal()
+	s.announce = s.announce || s.outbox.isSuccessor && !s.outbox.isFinal()
 	writes, refused := s.outbox.batch(time.Now(), s.cfg.WallClock())
 	s.firstChange = time.Time{}
 	if len(writes) > 0 {
@@ -498,9 +473,8 @@ func (s *Writes) ObserveFailedOperation(w PageWrite, reason error) engine.Keys {
 // those that the registry shows for the others. The caller holds s.mu.
 func (s *Writes) announced() (pages format.Digests) {
 	shown := s.shown()
-	if s.isAdoptionOver() && !s.outbox.hasAll || s.outbox.isFinal() {
-		// exports that were neither published nor withdrawn stay as found
-		s.outbox.orphanedPages, s.outbox.isSuccessor = false, false
+	if s.outbox.isFinal() {
+		s.outbox.isSuccessor = false
 	}
 	for i := range pages {
 		pages[i] = s.outbox.announcement(i, shown)
