@@ -147,11 +147,7 @@ var (
 
 // Run implements registry.Registry.
 func (r keyringRegistry) Run(ctx context.Context, notify func(mcs.Key)) error {
-	saving, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var running sync.WaitGroup
-	running.Go(func() { r.keyring.Run(saving) })
-	defer func() { stop(); running.Wait() }()
-	return r.Registry.Run(ctx, notify)
+	return r.keyring.Run(ctx, func() error { return r.Registry.Run(ctx, notify) })
 }
 
 // Trust implements registry.Truster.

@@ -93,6 +93,11 @@ func (p *Pins) SavePins(ctx context.Context, pins map[string]trust.Pin) error {
 		}
 		values[p.ClusterSetID+"."+id] = text
 	}
+	return p.merge(ctx, values)
+}
+
+// merge changes the ConfigMap unless another process has changed it.
+func (p *Pins) merge(ctx context.Context, values map[string]any) error {
 	next, err := configmap.MergeAt(ctx, p.Client, p.name(), p.version, values)
 	if apierrors.IsConflict(err) {
 		return trust.ErrChanged
@@ -101,6 +106,33 @@ func (p *Pins) SavePins(ctx context.Context, pins map[string]trust.Pin) error {
 		p.version = next
 	}
 	return err
+}
+
+// endKey returns the key of the ConfigMap that has the end of the last process. Versions before it
+// take it for a key of another clusterset: no ID of one begins with an underscore.
+func (p *Pins) endKey() string { return "_ended." + p.ClusterSetID }
+
+// LoadEnd implements trust.Store.
+func (p *Pins) LoadEnd(ctx context.Context) (time.Time, error) {
+	var object corev1.ConfigMap
+	if err := p.Client.Get(ctx, p.name(), &object); client.IgnoreNotFound(err) != nil {
+		return time.Time{}, fmt.Errorf("reading ConfigMap %s: %w", p.name(), err)
+	}
+	ended, err := time.Parse(time.RFC3339Nano, object.Data[p.endKey()])
+	if err != nil {
+		return time.Time{}, nil //nolint:nilerr // no process has ended
+	}
+	return ended, nil
+}
+
+// SaveEnd implements trust.Store.
+func (p *Pins) SaveEnd(ctx context.Context, ended time.Time) error {
+	// The time makes it another version of the ConfigMap each time.
+	text := "running since " + time.Now().UTC().Format(time.RFC3339Nano)
+	if !ended.IsZero() {
+		text = ended.UTC().Format(time.RFC3339Nano)
+	}
+	return p.merge(ctx, map[string]any{p.endKey(): text})
 }
 
 func encodePin(pin trust.Pin) (string, error) {

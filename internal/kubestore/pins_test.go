@@ -75,10 +75,36 @@ func TestPins(t *testing.T) {
 	if d := cmp.Diff(pins, got); d != "" {
 		t.Errorf("pins (-want +got):\n%s", d)
 	}
+	testEnds(t, store, &other)
+	if got, err := store.LoadPins(t.Context()); err != nil || !cmp.Equal(pins, got) {
+		t.Errorf("the end of a process is among the pins: %v (%v)", got, err)
+	}
 	if err := c.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: names.PinsConfigMap}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := store.SavePins(t.Context(), pins); !errors.Is(err, trust.ErrChanged) {
 		t.Errorf("saved some pins after the ConfigMap was deleted with the others: %v", err)
+	}
+}
+
+// testEnds saves ends of processes. That a process runs is another version of the ConfigMap each
+// time: a process that has loaded pins before it saves nothing more.
+func testEnds(t *testing.T, store, other *Pins) {
+	t.Helper()
+	ended := time.Unix(1_800_000_000, 5).UTC()
+	for _, want := range []time.Time{{}, ended, {}, {}} {
+		previous := *store
+		if err := store.SaveEnd(t.Context(), want); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := store.LoadEnd(t.Context()); err != nil || !got.Equal(want) {
+			t.Errorf("the process has ended at %v (%v), want %v", got, err, want)
+		}
+		if err := previous.SaveEnd(t.Context(), ended); !errors.Is(err, trust.ErrChanged) {
+			t.Errorf("another process has saved its end: %v", err)
+		}
+	}
+	if got, err := other.LoadEnd(t.Context()); err != nil || !got.IsZero() {
+		t.Errorf("in another clusterset a process has ended at %v (%v)", got, err)
 	}
 }

@@ -444,6 +444,9 @@ func (s pinStore) SavePins(_ context.Context, pins map[string]trust.Pin) error {
 	return nil
 }
 
+func (pinStore) LoadEnd(context.Context) (time.Time, error) { return time.Time{}, nil }
+func (pinStore) SaveEnd(context.Context, time.Time) error   { return nil }
+
 func TestAttack_RotatedClusters(t *testing.T) {
 	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
 		exporter, _, web := c.start()
@@ -457,7 +460,10 @@ func TestAttack_RotatedClusters(t *testing.T) {
 			}
 			ctx, stop := context.WithCancel(t.Context())
 			saved := make(chan struct{})
-			go func() { defer close(saved); keyring.Run(ctx) }()
+			go func() {
+				defer close(saved)
+				_ = keyring.Run(ctx, func() error { <-ctx.Done(); return nil })
+			}()
 			m := c.join(newcomer, func(cfg *cloudmap.Config) { cfg.Keyring = keyring })
 			return m, func() { m.stop(nil); stop(); <-saved }
 		}

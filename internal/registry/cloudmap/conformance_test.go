@@ -3,7 +3,6 @@ package cloudmap
 import (
 	"context"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -143,8 +142,5 @@ func backendOf(c *cloud, config func(mcs.Identity) Config, newRegistry func(*tes
 type savingRegistry struct{ *Registry }
 
 func (r savingRegistry) Run(ctx context.Context, notify func(mcs.Key)) error {
-	var saving sync.WaitGroup
-	saving.Go(func() { r.cfg.Keyring.Run(ctx) })
-	defer saving.Wait()
-	return r.Registry.Run(ctx, notify)
+	return r.cfg.Keyring.Run(ctx, func() error { return r.Registry.Run(ctx, notify) })
 }

@@ -136,6 +136,8 @@ func (s *stores) pinsOf(key string) *memoryPins {
 func (s *stores) copyTo(from, to string) {
 	pins, _ := s.pinsOf(from).LoadPins(context.Background())
 	_ = s.pinsOf(to).SavePins(context.Background(), pins)
+	ended, _ := s.pinsOf(from).LoadEnd(context.Background())
+	_ = s.pinsOf(to).SaveEnd(context.Background(), ended)
 	ids, _ := s.of(from).LoadResourceIDs(context.Background())
 	_ = s.of(to).SaveResourceIDs(context.Background(), ids)
 }
@@ -185,8 +187,24 @@ func newSigner(seed, previous []byte) *trust.Signer {
 type memoryPins struct {
 	mu   sync.Mutex
 	pins map[string]trust.Pin
+	// ended is the saved end of the last process.
+	ended time.Time
 	// saves is the number of saves.
 	saves int
+}
+
+func (m *memoryPins) LoadEnd(context.Context) (time.Time, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.ended, nil
+}
+
+func (m *memoryPins) SaveEnd(_ context.Context, ended time.Time) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.saves++
+	m.ended = ended
+	return nil
 }
 
 func (m *memoryPins) LoadPins(context.Context) (map[string]trust.Pin, error) {
@@ -225,11 +243,13 @@ func keyring(identity mcs.Identity, staleAfter time.Duration, pins trust.Store) 
 	return k
 }
 
-// runKeyring saves the pins of a registry's keyring until ctx ends, if it has a store.
-func runKeyring(ctx context.Context, reg registry.Registry) {
+// runSaving runs a registry and saves the pins of its keyring, if it has one.
+func runSaving(ctx context.Context, reg registry.Registry, notify func(mcs.Key)) error {
+	run := func() error { return reg.Run(ctx, notify) }
 	if r, ok := reg.(*Registry); ok {
-		r.cfg.Keyring.Run(ctx)
+		return r.cfg.Keyring.Run(ctx, run)
 	}
+	return run()
 }
 
 // cloud is a local Cloud Map and ways to look into it.
@@ -427,9 +447,7 @@ func start(t *testing.T, reg registry.Registry) (stop func(cause error)) {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(context.Background())
 	done := make(chan error, 1)
-	var saving sync.WaitGroup
-	saving.Go(func() { runKeyring(ctx, reg) })
-	go func() { done <- reg.Run(ctx, func(mcs.Key) {}); saving.Wait() }()
+	go func() { done <- runSaving(ctx, reg, func(mcs.Key) {}) }()
 	stopped := false
 	stop = func(cause error) {
 		cancel(cause)

@@ -713,3 +713,37 @@ func TestRestartWithForgedRecord(t *testing.T) {
 		}
 	})
 }
+
+// TestRestart_FollowsAtOnce: a controller that has ended, as with each rollout, has saved all that
+// it had read. The next process imports what has changed meanwhile from the first records that it
+// reads. After one that was killed it waits for a second record of each cluster, since the first
+// may be that of a backup.
+func TestRestart_FollowsAtOnce(t *testing.T) {
+	for name, tt := range map[string]struct {
+		end    func(*process)
+		within time.Duration
+		waits  bool
+	}{
+		"after an end":  {func(p *process) { _ = p.end(nil) }, 2 * time.Second, false},
+		"after a crash": {(*process).kill, time.Minute, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)})
+				exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
+				first, second := webExport("cls1", 0, 1), webExport("cls1", 0, 2)
+				publish(t, exporter.Registry, first)
+				w.until(time.Minute, "the export is known", sees(t, importer.Registry, first))
+				time.Sleep(time.Minute)
+				tt.end(importer)
+				publish(t, exporter.Registry, second)
+				time.Sleep(5 * time.Second)
+				importer, began := w.begin(cls2, nil), time.Now()
+				w.until(tt.within, "the change is imported", sees(t, importer.Registry, second))
+				if waited := time.Since(began) > 2*time.Second; waited != tt.waits {
+					t.Errorf("the change is imported after %v", time.Since(began))
+				}
+			})
+		})
+	}
+}

@@ -353,6 +353,20 @@ func (p *processPins) SavePins(_ context.Context, pins map[string]trust.Pin) err
 	return nil
 }
 
+func (p *processPins) SaveEnd(_ context.Context, ended time.Time) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.wire.cut.Load():
+		return errCut
+	case p.loaded != p.saves:
+		return trust.ErrChanged
+	}
+	p.saves++
+	p.ended, p.loaded = ended, p.saves
+	return nil
+}
+
 // processIDs are the resource IDs that a process saves until it is killed.
 type processIDs struct {
 	*memoryIDs
@@ -418,16 +432,13 @@ func (w *simulation) create(key string, identity mcs.Identity, change ...func(*C
 func (l *process) run(notify func(*process, mcs.Key)) {
 	var ctx context.Context
 	ctx, l.stop = context.WithCancelCause(context.Background())
-	var saving sync.WaitGroup
-	saving.Go(func() { runKeyring(ctx, l.Registry) })
 	go func() {
-		defer saving.Wait()
-		l.ended <- l.Run(ctx, func(key mcs.Key) {
+		defer close(l.ended)
+		l.ended <- runSaving(ctx, l.Registry, func(key mcs.Key) {
 			if notify != nil {
 				notify(l, key)
 			}
 		})
-		close(l.ended)
 	}()
 	l.simulation.t.Cleanup(l.kill)
 }

@@ -54,8 +54,16 @@ type sight struct {
 
 // importerPins are the pins that the processes of an importer save.
 type importerPins struct {
-	mu   sync.Mutex
-	pins registrytest.Pins
+	mu    sync.Mutex
+	pins  registrytest.Pins
+	ended time.Time
+}
+
+// LoadEnd implements trust.Store.
+func (p *importerPins) LoadEnd(context.Context) (time.Time, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ended, nil
 }
 
 // processPins are the pins that a process saves until it is killed.
@@ -79,6 +87,17 @@ func (p *processPins) SavePins(ctx context.Context, pins map[string]trust.Pin) e
 		return context.Canceled
 	}
 	return p.pins.SavePins(ctx, pins)
+}
+
+// SaveEnd implements trust.Store.
+func (p *processPins) SaveEnd(_ context.Context, ended time.Time) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.isKilled.Load() {
+		return context.Canceled
+	}
+	p.ended = ended
+	return nil
 }
 
 // hasPinned reports whether the key of a cluster is saved.
@@ -118,9 +137,6 @@ func (o *importer) start() {
 	o.mu.Lock()
 	o.reg, o.began = reg, time.Now()
 	o.mu.Unlock()
-	ctx, end := context.WithCancel(context.Background())
-	var saving sync.WaitGroup
-	saving.Go(func() { cfg.Keyring.Run(ctx) })
 	stop := w.startProcess(reg, func(key mcs.Key) {
 		var i int
 		if _, err := fmt.Sscanf(key.Name, "web-%d", &i); err != nil {
@@ -128,12 +144,9 @@ func (o *importer) start() {
 		}
 		o.check(i)
 	})
-	endSaving := func() { end(); saving.Wait() }
-	w.t.Cleanup(endSaving)
 	o.stop = func(isKilled bool) {
 		pins.isKilled.Store(isKilled)
 		stop(nil)
-		endSaving()
 	}
 }
 

@@ -380,7 +380,7 @@ func startWith(t testing.TB, reg *Registry, notify func(mcs.Key)) (stop func(cau
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- reg.Run(ctx, notify) }()
+	go func() { done <- reg.cfg.Keyring.Run(ctx, func() error { return reg.Run(ctx, notify) }) }()
 	var once sync.Once
 	stop = func(cause error) {
 		once.Do(func() {

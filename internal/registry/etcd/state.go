@@ -482,7 +482,7 @@ func (s *state) believe(now time.Time, c *cluster, a author, r memberRecord, new
 		return
 	}
 	pin, _ := s.keyring.Pin(r.ClusterID)
-	c.compareFirst(pin, a, r, s.name, wasKnown)
+	c.compareFirst(pin, s.keyring.IsComplete(), a, r, s.name, wasKnown)
 	if pin.Left { // its exports ended with the farewell, which may be gone
 		c.settled = max(c.settled, s.keyring.Last(s.name, r.ClusterID, a.key).Generation)
 	}
@@ -501,10 +501,14 @@ func (c *cluster) updateReturning(isSaved bool) {
 }
 
 // compareFirst decides whether record r may be older than one that a previous process has read: the
-// pins of a process that was killed lack the latest ones.
-func (c *cluster) compareFirst(pin trust.Pin, a author, r memberRecord, registryName string, wasKnown bool) {
+// pins of a process that was killed lack the latest ones, and isComplete is set if those of the
+// last process do not.
+func (c *cluster) compareFirst(pin trust.Pin, isComplete bool, a author, r memberRecord, registryName string, wasKnown bool) {
 	if !wasKnown && pin.Key == a.key && pin.Last[registryName] != (trust.Time{}) && !pin.Left && !pin.Forgotten {
-		c.isUnmatched, c.first = true, r.time()
+		c.isUnmatched = true
+		if !isComplete {
+			c.first = r.time()
+		}
 	} else if r.time().After(c.first) {
 		c.first = trust.Time{} // the cluster has written it since
 	}

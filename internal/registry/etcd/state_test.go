@@ -292,7 +292,7 @@ func TestStateAfterRestart_OldRecord(t *testing.T) {
 		s.list(s.member(0, map[int]int64{0: 5}), s.export(0, 1, 5))
 		ended, end := context.WithCancel(t.Context())
 		end()
-		s.keyring.Run(ended) // it saves once
+		_ = s.keyring.Run(ended, func() error { return nil }) // it saves once
 		s.show(s.member(1, map[int]int64{0: 7, 1: 6}), s.export(0, 2, 7), s.export(1, 1, 6))
 		s.want("imported", 2, 1)
 		s.restart()
@@ -392,7 +392,7 @@ func TestStateReturnIsSavedFirst(t *testing.T) {
 
 			ended, end := context.WithCancel(t.Context())
 			end()
-			s.keyring.Run(ended) // it saves once
+			_ = s.keyring.Run(ended, func() error { return nil }) // it saves once
 			if strings.Contains(name, "another record") {
 				s.show(s.member(1, map[int]int64{0: 1}))
 			}

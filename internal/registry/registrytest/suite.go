@@ -345,9 +345,7 @@ func testProperties(t *testing.T, h *harness) {
 
 	// A new process does not take them back before it knows its own.
 	a.stop(nil)
-	a = h.start(t, identity("cls1"))
-	a.publish(export("cls1", key("web"), 1))
-	a.publish(export("cls1", key("more"), 1))
+	a = h.startPublishing(t, identity("cls1"), export("cls1", key("web"), 1), export("cls1", key("more"), 1))
 	b.await(key("more"), oneExport)
 	if diff := propertiesAre(second)(b.lookup(key("web"))); diff != "" {
 		t.Errorf("properties after a restart (-want +got):\n%s", diff)
@@ -374,9 +372,7 @@ func testImports(t *testing.T, h *harness) {
 
 	// A new process does not take it back before it knows its imports.
 	a.stop(nil)
-	a = h.start(t, identity("cls1"))
-	a.publish(export("cls1", key("web"), 1))
-	a.publish(export("cls1", key("more"), 1))
+	a = h.startPublishing(t, identity("cls1"), export("cls1", key("web"), 1), export("cls1", key("more"), 1))
 	b.await(key("more"), oneExport)
 	shows(first)
 	a.reg.SetImports(mcs.ManyImports)
@@ -472,7 +468,7 @@ func testStartNotifiesAll(t *testing.T, h *harness) {
 	}
 	b := h.start(t, identity("cls2"))
 	a.stop(nil)
-	again := h.start(t, identity("cls1"))
+	again := h.startPublishing(t, identity("cls1"), want...)
 	for _, exp := range want {
 		// awaitNotified instead of await: there was no lookup of these keys.
 		b.awaitNotified(exp.Key)
@@ -493,12 +489,16 @@ func testRestartKeeps(t *testing.T, h *harness) {
 		b.await(key(fmt.Sprintf("old-%d", i)), oneExport)
 	}
 	a.stop(nil)
-	a = h.start(t, identity("cls1"))
-	// The restarted controller publishes a few keys before the others.
-	for i := range 20 {
-		a.publish(export("cls1", key(fmt.Sprintf("new-%d", i)), 1))
-		a.publish(export("cls1", key(fmt.Sprintf("old-%d", i)), 5))
+	var exports []mcs.Export
+	for i := range count {
+		size := 1
+		if i < 20 {
+			exports = append(exports, export("cls1", key(fmt.Sprintf("new-%d", i)), 1))
+			size = 5
+		}
+		exports = append(exports, export("cls1", key(fmt.Sprintf("old-%d", i)), size))
 	}
+	a = h.startPublishing(t, identity("cls1"), exports...)
 	b.forbid(func(k mcs.Key, v registry.View) string {
 		if strings.HasPrefix(k.Name, "old-") {
 			return oneExport(v)
@@ -815,8 +815,7 @@ func testCorruptAtStart(t *testing.T, h *harness) {
 	b := h.start(t, identity("cls2"))
 	b.await(key("web"), all(exportsAre(theirs), unknownAre("cls1")))
 	// The cluster restarts and publishes again.
-	a = h.start(t, identity("cls1"))
-	a.publish(web)
+	h.startPublishing(t, identity("cls1"), web)
 	b.await(key("web"), all(exportsAre(web, theirs), unknownAre()))
 }
 

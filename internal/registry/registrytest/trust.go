@@ -83,6 +83,12 @@ func (p Pins) SavePins(_ context.Context, pins map[string]trust.Pin) error {
 	return nil
 }
 
+// LoadEnd implements trust.Store: each process was killed.
+func (Pins) LoadEnd(context.Context) (time.Time, error) { return time.Time{}, nil }
+
+// SaveEnd implements trust.Store.
+func (Pins) SaveEnd(context.Context, time.Time) error { return nil }
+
 // Load returns the Keyring of a process of clusterset set1 that starts.
 func (p Pins) Load(t testing.TB) *trust.Keyring {
 	t.Helper()

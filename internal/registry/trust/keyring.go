@@ -125,6 +125,12 @@ type Store interface {
 	// It must not keep or change the map. It saves nothing and returns ErrChanged if another
 	// process has saved pins since this one loaded or saved them.
 	SavePins(ctx context.Context, pins map[string]Pin) error
+	// LoadEnd returns when the previous process of this cluster ended after it had saved all that
+	// it had read, zero if it did not.
+	LoadEnd(ctx context.Context) (time.Time, error)
+	// SaveEnd saves such an end, or with the zero time that a process runs. Like SavePins, it saves
+	// nothing and returns ErrChanged after another process.
+	SaveEnd(ctx context.Context, ended time.Time) error
 }
 
 // Config configures a Keyring.
@@ -172,6 +178,9 @@ type Keyring struct {
 	// imported are the clusters that this cluster imports from, nil if they are not known: then
 	// these may be all whose pins were stored.
 	imported map[string]struct{}
+	// isComplete is set if no process of this cluster has read a later record than the pins had
+	// when Run began.
+	isComplete bool
 }
 
 // entry is a pin in memory.
@@ -608,22 +617,92 @@ const (
 	saveChanges  = 10 * time.Second
 	// saveAttempts are the attempts to save while another process saves too.
 	saveAttempts = 3
+	// endLifetime is the time for which the saved end of a process counts. A restart takes seconds;
+	// a backup of the API server that has the end may be restored days later.
+	endLifetime = 10 * time.Minute
 )
 
-// Run saves changes until ctx ends, and once more then.
-func (k *Keyring) Run(ctx context.Context) {
+// Run runs read, which reads records, and saves changes of the pins meanwhile and once more after
+// it. Then it saves that the pins have all that was read: the next process needs no second record
+// of a cluster. It waits for the store before it runs read, until ctx ends.
+func (k *Keyring) Run(ctx context.Context, read func() error) error {
 	if k.cfg.Store == nil {
-		return
+		return read()
 	}
+	for k.begin(ctx) != nil {
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+			continue
+		}
+		break
+	}
+	saving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
+	running.Go(func() { k.keepSaving(saving) })
+	err := read()
+	stop()
+	running.Wait()
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	k.end(last)
+	return err
+}
+
+// begin saves that a process runs, before it reads a record, and finds out whether the pins have
+// all that earlier processes have read.
+func (k *Keyring) begin(ctx context.Context) error {
+	ended, err := k.cfg.Store.LoadEnd(ctx)
+	if err == nil {
+		err = k.cfg.Store.SaveEnd(ctx, time.Time{})
+	}
+	if errors.Is(err, ErrChanged) { // another process has run since the pins were loaded
+		ended = time.Time{}
+		if err = k.merge(ctx); err == nil {
+			err = k.cfg.Store.SaveEnd(ctx, time.Time{})
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	since := time.Since(ended)
+	k.isComplete = err == nil && !ended.IsZero() && since >= 0 && since < endLifetime
+	if err != nil && ctx.Err() == nil {
+		k.cfg.Logger.Error(err, "Failed to save that this controller reads the records of the clusters, retrying")
+	}
+	return err
+}
+
+// end saves the pins with all times, and that they have all that was read unless another process
+// has saved meanwhile.
+func (k *Keyring) end(ctx context.Context) {
+	_, err := k.trySave(ctx, withTimes)
+	if err == nil {
+		err = k.cfg.Store.SaveEnd(ctx, time.Now())
+	}
+	switch {
+	case errors.Is(err, ErrChanged):
+		k.save(ctx, withTimes)
+	case err != nil:
+		k.cfg.Logger.Error(err, "Failed to save the keys of the clusters at the end")
+	}
+}
+
+// IsComplete reports whether the pins had the latest record of each cluster that any process of
+// this cluster has read when Run began: a record that is not earlier is no older one.
+func (k *Keyring) IsComplete() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.isComplete
+}
+
+// keepSaving saves changes until ctx ends.
+func (k *Keyring) keepSaving(ctx context.Context) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	saved, savedTimes := time.Now(), time.Now()
 	for {
 		select {
 		case <-ctx.Done():
-			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-			defer cancel()
-			k.save(last, withTimes)
 			return
 		case <-ticker.C:
 			d := withoutTimes

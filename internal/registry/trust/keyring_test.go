@@ -22,8 +22,30 @@ import (
 type memoryStore struct {
 	mu    sync.Mutex
 	pins  map[string]Pin
+	ended time.Time
 	saves int
 	err   error
+}
+
+func (m *memoryStore) LoadEnd(context.Context) (time.Time, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.ended, m.err
+}
+
+func (m *memoryStore) SaveEnd(_ context.Context, ended time.Time) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.saveEnd(ended)
+}
+
+// saveEnd is SaveEnd for those who hold mu.
+func (m *memoryStore) saveEnd(ended time.Time) error {
+	if m.saves++; m.err != nil {
+		return m.err
+	}
+	m.ended = ended
+	return nil
 }
 
 func (m *memoryStore) LoadPins(context.Context) (map[string]Pin, error) {
@@ -75,6 +97,17 @@ func (p *processStore) SavePins(_ context.Context, pins map[string]Pin) error {
 		return ErrChanged
 	}
 	err := p.save(pins)
+	p.version = p.saves
+	return err
+}
+
+func (p *processStore) SaveEnd(_ context.Context, ended time.Time) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.version != p.saves {
+		return ErrChanged
+	}
+	err := p.saveEnd(ended)
 	p.version = p.saves
 	return err
 }
@@ -341,7 +374,12 @@ func running(t *testing.T, k *Keyring) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { k.Run(ctx); close(done) }()
+	go func() {
+		defer close(done)
+		if err := k.Run(ctx, func() error { <-ctx.Done(); return nil }); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	}()
 	return func() { cancel(); <-done }
 }
 
@@ -413,6 +451,95 @@ func TestRun_KeepsLaterPins(t *testing.T) {
 		}
 		if got := again.pins["cls3"].Pin; got.Last["a"].Heartbeat != 2 || got.Last["b"].Heartbeat != 5 {
 			t.Errorf("cls3 is %+v, want the heartbeats of both processes", got)
+		}
+	})
+}
+
+// TestRun_SavesEnd: the pins are complete after a process that has ended, and not after one that
+// was killed, or beside which another one has run.
+func TestRun_SavesEnd(t *testing.T) {
+	key := signer(t, 1).Key()
+	for name, tt := range map[string]struct {
+		before func(t *testing.T, store *memoryStore)
+		want   bool
+	}{
+		"nothing is stored": {before: func(*testing.T, *memoryStore) {}},
+		"a process has ended": {before: func(t *testing.T, store *memoryStore) {
+			running(t, load(t, Config{Store: &processStore{memoryStore: store}}))()
+		}, want: true},
+		"and long ago": {before: func(t *testing.T, store *memoryStore) {
+			running(t, load(t, Config{Store: &processStore{memoryStore: store}}))()
+			time.Sleep(endLifetime)
+		}},
+		"and the next one was killed": {before: func(t *testing.T, store *memoryStore) {
+			running(t, load(t, Config{Store: &processStore{memoryStore: store}}))()
+			killed := load(t, Config{Store: &processStore{memoryStore: store}})
+			if err := killed.begin(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		"one has ended after the next one had begun": {before: func(t *testing.T, store *memoryStore) {
+			stop := running(t, load(t, Config{Store: &processStore{memoryStore: store}}))
+			synctest.Wait()
+			next := load(t, Config{Store: &processStore{memoryStore: store}})
+			if err := next.begin(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			stop()
+		}},
+		"the store fails at the end": {before: func(t *testing.T, store *memoryStore) {
+			stop := running(t, load(t, Config{Store: &processStore{memoryStore: store}}))
+			synctest.Wait()
+			store.mu.Lock()
+			store.err = errors.New("the API server is down")
+			store.mu.Unlock()
+			stop()
+			store.err = nil
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &memoryStore{}
+				tt.before(t, store)
+				k := load(t, Config{Store: &processStore{memoryStore: store}})
+				stop := running(t, k)
+				k.Observe(acceptedRecord(key, 1, false))
+				synctest.Wait()
+				if got := k.IsComplete(); got != tt.want {
+					t.Errorf("complete: %t, want %t", got, tt.want)
+				}
+				stop()
+				if again := load(t, Config{Store: store}); again.Last("a", "cls2", key).Heartbeat != 1 {
+					t.Error("the pins lack what was read last")
+				}
+			})
+		})
+	}
+}
+
+// TestRun_WaitsForStore: no record is read before it is saved that a process reads.
+func TestRun_WaitsForStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &memoryStore{}
+		k := load(t, Config{Store: store})
+		store.err = errors.New("the API server is down")
+		reads := make(chan struct{})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- k.Run(ctx, func() error { close(reads); <-ctx.Done(); return nil }) }()
+		time.Sleep(time.Minute)
+		select {
+		case <-reads:
+			t.Error("records are read although it could not be saved that they are")
+		default:
+		}
+		store.mu.Lock()
+		store.err = nil
+		store.mu.Unlock()
+		<-reads
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Run: %v", err)
 		}
 	})
 }

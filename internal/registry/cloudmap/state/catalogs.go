@@ -551,10 +551,10 @@ func (c *catalogs) hasNewKey(cluster *catalog, r format.Member) bool {
 }
 
 // compareFirst decides whether a record that another cluster signed may be older than one that a
-// previous process of this cluster has read.
+// previous process of this cluster has read, and had no time to save.
 func (c *catalogs) compareFirst(cluster *catalog, r format.Member, isCopy bool, changed engine.Keys) {
 	if pin, ok := c.keyring.Pin(r.ClusterID); ok && !cluster.hasRecord {
-		cluster.mayBeOld = pin.Key == r.Key && pin.Last[c.registry] != (trust.Time{}) && !pin.Left && !pin.Forgotten
+		cluster.mayBeOld = !c.keyring.IsComplete() && pin.Key == r.Key && pin.Last[c.registry] != (trust.Time{}) && !pin.Left && !pin.Forgotten
 	}
 	if r.Farewell {
 		cluster.mayBeOld = false // its catalog shows that it has left

@@ -445,7 +445,7 @@ func TestReturnIsSavedFirst(t *testing.T) {
 
 			ended, end := context.WithCancel(t.Context())
 			end()
-			s.catalogs.keyring.Run(ended) // it saves once
+			_ = s.catalogs.keyring.Run(ended, func() error { return nil }) // it saves once
 			if strings.Contains(name, "another record") {
 				s.record.Heartbeat++
 			}
