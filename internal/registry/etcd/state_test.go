@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
+
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
@@ -278,6 +280,48 @@ func TestStateAfterRestart(t *testing.T) {
 		s.want("the first record", -1, -1)
 		s.show(s.member(6, map[int]int64{0: 5}))
 		s.want("withdrawn", 1, 0)
+	})
+}
+
+// endedPins are the pins of a process that has ended a moment ago.
+type endedPins struct{ registrytest.Pins }
+
+func (endedPins) LoadEnd(context.Context) (time.Time, error) { return time.Now(), nil }
+
+// TestStateAfterRestart_Ended: a process that has ended has saved all that it had read. The next
+// one needs no second record, and refuses one that is earlier.
+func TestStateAfterRestart_Ended(t *testing.T) {
+	begin := func(t *testing.T) *stateTest {
+		s := newStateTest(t)
+		store := registrytest.Pins{}
+		s.keyring = store.Load(t)
+		s.list(s.member(1, map[int]int64{0: 5}), s.export(0, 1, 5))
+		ended, end := context.WithCancel(t.Context())
+		end()
+		run := func() { _ = s.keyring.Run(ended, func() error { return nil }) }
+		run()
+		var err error
+		s.restart()
+		if s.keyring, err = trust.Load(t.Context(), trust.Config{ClusterSetID: "set1", StaleAfter: 2 * time.Minute, Store: endedPins{store}, Logger: logr.Discard()}); err != nil {
+			t.Fatal(err)
+		}
+		run()
+		return s
+	}
+	t.Run("a later record", func(t *testing.T) {
+		s := begin(t)
+		s.list(s.member(2, map[int]int64{0: 7}), s.export(0, 2, 7))
+		s.want("changed meanwhile", 2)
+	})
+	t.Run("the same record", func(t *testing.T) {
+		s := begin(t)
+		s.list(s.member(1, map[int]int64{0: 5}), s.export(0, 1, 5))
+		s.want("as before", 1)
+	})
+	t.Run("an earlier record", func(t *testing.T) {
+		s := begin(t)
+		s.list(s.member(0, map[int]int64{0: 4}), s.export(0, 2, 4))
+		s.want("set back", -2)
 	})
 }
 
