@@ -47,7 +47,8 @@ type Identity struct {
 //   - plan: ServiceImport and MergedFromServiceImport in serviceimport.go, DerivedService in
 //     service.go or Slices in slices.go (and fullExport in inverse_test.go).
 //   - registry/registrytest: fullExport in harness.go, which every backend must return unchanged.
-//   - docs/api.md: its clause of KEP-1645; docs/reference/conditions.md: its conflict reason.
+//   - docs/reference/clauses.md: its clause of KEP-1645; docs/api.md; docs/reference/conditions.md:
+//     its conflict reason.
 type Export struct {
 	Key Key `json:"key"`
 	// Cluster is the source cluster's ID.
