@@ -181,6 +181,13 @@ type Keyring struct {
 	// isComplete is set if no process of this cluster has read a later record than the pins had
 	// when Run began.
 	isComplete bool
+
+	// saving is held while the store is used: a cluster that is renamed runs read for each of its
+	// IDs.
+	saving sync.Mutex
+	// readers is the number of reads that run since it was saved that the process runs. The caller
+	// holds saving.
+	readers int
 }
 
 // entry is a pin in memory.
@@ -629,13 +636,13 @@ func (k *Keyring) Run(ctx context.Context, read func() error) error {
 	if k.cfg.Store == nil {
 		return read()
 	}
-	for k.begin(ctx) != nil {
+	hasBegun := k.begin(ctx) == nil
+	for !hasBegun && ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case <-time.After(time.Second):
-			continue
+			hasBegun = k.begin(ctx) == nil
 		}
-		break
 	}
 	saving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
@@ -645,13 +652,23 @@ func (k *Keyring) Run(ctx context.Context, read func() error) error {
 	running.Wait()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	k.end(last)
+	if hasBegun {
+		k.end(last)
+	} else {
+		k.save(last, withTimes)
+	}
 	return err
 }
 
 // begin saves that a process runs, before it reads a record, and finds out whether the pins have
 // all that earlier processes have read.
 func (k *Keyring) begin(ctx context.Context) error {
+	k.saving.Lock()
+	defer k.saving.Unlock()
+	if k.readers > 0 {
+		k.readers++
+		return nil
+	}
 	ended, err := k.cfg.Store.LoadEnd(ctx)
 	if err == nil {
 		err = k.cfg.Store.SaveEnd(ctx, time.Time{})
@@ -666,22 +683,28 @@ func (k *Keyring) begin(ctx context.Context) error {
 	defer k.mu.Unlock()
 	since := time.Since(ended)
 	k.isComplete = err == nil && !ended.IsZero() && since >= 0 && since < endLifetime
-	if err != nil && ctx.Err() == nil {
+	switch {
+	case err == nil:
+		k.readers = 1
+	case ctx.Err() == nil:
 		k.cfg.Logger.Error(err, "Failed to save that this controller reads the records of the clusters, retrying")
 	}
 	return err
 }
 
-// end saves the pins with all times, and that they have all that was read unless another process
-// has saved meanwhile.
+// end saves the pins with all times, and with the last reader that they have all that was read,
+// unless another process has saved meanwhile.
 func (k *Keyring) end(ctx context.Context) {
+	k.saving.Lock()
+	defer k.saving.Unlock()
+	k.readers--
 	_, err := k.trySave(ctx, withTimes)
-	if err == nil {
+	if err == nil && k.readers == 0 {
 		err = k.cfg.Store.SaveEnd(ctx, time.Now())
 	}
 	switch {
 	case errors.Is(err, ErrChanged):
-		k.save(ctx, withTimes)
+		k.saveMerged(ctx, withTimes)
 	case err != nil:
 		k.cfg.Logger.Error(err, "Failed to save the keys of the clusters at the end")
 	}
@@ -721,6 +744,14 @@ func (k *Keyring) keepSaving(ctx context.Context) {
 
 // save saves the pins that differ from the stored ones, and reports whether there were any.
 func (k *Keyring) save(ctx context.Context, d detail) bool {
+	k.saving.Lock()
+	defer k.saving.Unlock()
+	return k.saveMerged(ctx, d)
+}
+
+// saveMerged is save for a caller that holds saving. It merges the pins with those of another
+// process that has saved.
+func (k *Keyring) saveMerged(ctx context.Context, d detail) bool {
 	hadChanges, err := k.trySave(ctx, d)
 	// A leader that resumes after a pause runs for a moment beside the next one.
 	for attempt := 1; errors.Is(err, ErrChanged) && attempt < saveAttempts; attempt++ {

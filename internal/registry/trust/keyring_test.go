@@ -517,6 +517,31 @@ func TestRun_SavesEnd(t *testing.T) {
 	}
 }
 
+// TestRun_TwoIdentities: a cluster that is renamed reads under both IDs for a while. The pins are
+// complete when it reads under none.
+func TestRun_TwoIdentities(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &memoryStore{}
+		running(t, load(t, Config{Store: &processStore{memoryStore: store}}))()
+		k := load(t, Config{Store: &processStore{memoryStore: store}})
+		stopFirst := running(t, k)
+		synctest.Wait()
+		stopSecond := running(t, k)
+		synctest.Wait()
+		stopFirst()
+		if !store.ended.IsZero() {
+			t.Error("the end of the process is saved while it reads")
+		}
+		if !k.IsComplete() {
+			t.Error("the pins are not complete, although the previous process had ended")
+		}
+		stopSecond()
+		if store.ended.IsZero() {
+			t.Error("the end of the process is not saved")
+		}
+	})
+}
+
 // TestRun_WaitsForStore: no record is read before it is saved that a process reads.
 func TestRun_WaitsForStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
