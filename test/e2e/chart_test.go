@@ -113,8 +113,8 @@ func TestChart(t *testing.T) {
 	}
 }
 
-// deleteImports deletes imported Services and EndpointSlices with the last commands of
-// docs/install.md; its CRDs are deleted at the end of the test.
+// deleteImports deletes imported Services and EndpointSlices with the commands of
+// docs/install.md#uninstalling; its CRDs are deleted at the end of the test.
 func deleteImports(t *testing.T, c cluster) {
 	t.Helper()
 	for _, imports := range []string{
