@@ -40,8 +40,9 @@ const (
 type Attack struct {
 	Name  string
 	Actor Actor
-	// Does are the actions of the attacker, Prevented is the outcome that must not happen, and
-	// Effect the remaining effect. Each is one sentence without a period.
+	// Does are the actions of the attacker, without the subject. Prevented is the outcome that must
+	// not happen, and Effect the remaining effect. Each is one sentence without a period, in a cell
+	// of 120 characters at most.
 	Does, Prevented, Effect string
 	// Open is set if the attack has an effect that is to be prevented, and is not yet.
 	Open bool
