@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -20,11 +21,19 @@ func addArgs(t *testing.T, c cluster, args ...string) {
 	rolledOut(t, c)
 }
 
-// rolledOut waits until the controllers of clusters run as their Deployments say.
+// rolledOut waits until the controllers of clusters run as their Deployments say, and no others:
+// one that ends has the previous arguments, and may be the leader for some seconds more.
 func rolledOut(t *testing.T, in ...cluster) {
 	t.Helper()
 	for _, c := range in {
 		kubectl(t, c, "-n", system, "rollout", "status", manager, "--timeout=90s")
+		eventually(t, started, func() error {
+			pods, err := controllers(t.Context(), c)
+			if i := slices.IndexFunc(pods, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil }); err == nil && i >= 0 {
+				return fmt.Errorf("%s: pod %s has not ended", c.name, pods[i].Name)
+			}
+			return err
+		})
 	}
 }
 
