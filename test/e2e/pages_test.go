@@ -15,6 +15,8 @@ func TestPages(t *testing.T) {
 	t.Parallel()
 	onlyOn(t, clusterset.CloudMap)
 	cls1, cls2 := installed(t)
+	// The scenario before may have had other arguments, and a page reads the Lease of the leader.
+	rolledOut(t, cls1, cls2)
 	ns := namespace(t, cls1, cls2)
 	apply(t, cls1, web(ns, "web", 1))
 	export(t, cls1, ns, "web")
