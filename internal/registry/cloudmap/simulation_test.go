@@ -340,20 +340,15 @@ func (p *processPins) LoadPins(context.Context) (map[string]trust.Pin, error) {
 }
 
 func (p *processPins) SavePins(_ context.Context, pins map[string]trust.Pin) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch {
-	case p.wire.cut.Load():
-		return errCut
-	case p.loaded != p.saves:
-		return trust.ErrChanged
-	}
-	p.save(pins)
-	p.loaded = p.saves
-	return nil
+	return p.write(func() { p.save(pins) })
 }
 
 func (p *processPins) SaveEnd(_ context.Context, ended time.Time) error {
+	return p.write(func() { p.saves, p.ended = p.saves+1, ended })
+}
+
+// write runs save, unless the process was killed or another one has saved.
+func (p *processPins) write(save func()) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
@@ -362,8 +357,8 @@ func (p *processPins) SaveEnd(_ context.Context, ended time.Time) error {
 	case p.loaded != p.saves:
 		return trust.ErrChanged
 	}
-	p.saves++
-	p.ended, p.loaded = ended, p.saves
+	save()
+	p.loaded = p.saves
 	return nil
 }
 

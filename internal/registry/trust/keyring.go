@@ -185,8 +185,8 @@ type Keyring struct {
 	// saving is held while the store is used: a cluster that is renamed runs read for each of its
 	// IDs.
 	saving sync.Mutex
-	// readers is the number of reads that run since it was saved that the process runs. The caller
-	// holds saving.
+	// readers is the number of reads that run since it was saved that the process runs. saving
+	// protects it.
 	readers int
 }
 

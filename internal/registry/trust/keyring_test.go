@@ -91,23 +91,21 @@ func (p *processStore) LoadPins(context.Context) (map[string]Pin, error) {
 }
 
 func (p *processStore) SavePins(_ context.Context, pins map[string]Pin) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.version != p.saves {
-		return ErrChanged
-	}
-	err := p.save(pins)
-	p.version = p.saves
-	return err
+	return p.write(func() error { return p.save(pins) })
 }
 
 func (p *processStore) SaveEnd(_ context.Context, ended time.Time) error {
+	return p.write(func() error { return p.saveEnd(ended) })
+}
+
+// write runs save, unless another process has saved.
+func (p *processStore) write(save func() error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.version != p.saves {
 		return ErrChanged
 	}
-	err := p.saveEnd(ended)
+	err := save()
 	p.version = p.saves
 	return err
 }
