@@ -813,37 +813,50 @@ func TestNotFoundOnce(t *testing.T) {
 // while the registry is empty. Its keyring has the other ID as that of a live cluster, so it does
 // not take the exports under that ID for ended.
 func TestReturnToPreviousID(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		w := newSimulation(t, 0, openOptions(t))
-		w.begin(cls2, nil)
-		renamed := cls1
-		renamed.ClusterID = "cls1b"
-		// a controller has one, whatever its cluster ID is
-		ring := keyring(cls1, defaultConfig(cls1).StaleAfter, w.ids.pinsOf("cls1"))
-		join := func(identity mcs.Identity) *process {
-			l := w.begin(identity, nil, func(cfg *Config) { cfg.Keyring = ring })
-			publish(t, l.Registry, webExport(identity.ClusterID, 0, 1))
-			w.until(time.Minute, identity.ClusterID+" exports", func() bool { return look(t, l.Registry, webKey(0)).Local.State == registry.Exported })
-			return l
-		}
-		present := join(cls1)
-		for _, next := range []mcs.Identity{renamed, cls1, renamed} {
-			process := join(next)
-			w.until(time.Minute, "the previous identity sees the next one", func() bool {
-				return exportOf(look(t, present.Registry, webKey(0)), next.ClusterID) != nil
+	for name, test := range map[string]struct {
+		empty time.Duration
+		want  []registry.ClusterState
+	}{
+		"reads may show what was deleted":                  {want: []registry.ClusterState{registry.Exports, registry.Unseen, registry.Unknown}},
+		"reads, which are up to 500 ms late, show nothing": {empty: time.Second, want: []registry.ClusterState{registry.Unseen, registry.Unknown}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				w := newSimulation(t, 0, openOptions(t))
+				w.begin(cls2, nil)
+				renamed := cls1
+				renamed.ClusterID = "cls1b"
+				// a controller has one, whatever its cluster ID is
+				ring := keyring(cls1, defaultConfig(cls1).StaleAfter, w.ids.pinsOf("cls1"))
+				join := func(identity mcs.Identity) *process {
+					l := w.begin(identity, nil, func(cfg *Config) { cfg.Keyring = ring })
+					publish(t, l.Registry, webExport(identity.ClusterID, 0, 1))
+					w.until(time.Minute, identity.ClusterID+" exports", func() bool { return look(t, l.Registry, webKey(0)).Local.State == registry.Exported })
+					return l
+				}
+				present := join(cls1)
+				for _, next := range []mcs.Identity{renamed, cls1, renamed} {
+					process := join(next)
+					w.until(time.Minute, "the previous identity sees the next one", func() bool {
+						return exportOf(look(t, present.Registry, webKey(0)), next.ClusterID) != nil
+					})
+					if err := present.end(registry.ErrLeave); err != nil {
+						t.Fatal(err)
+					}
+					present = process
+				}
+				present.kill()
+				(&otherWriter{simulation: w}).deleteAll(true)
+				time.Sleep(test.empty)
+				again := join(cls1)
+				for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+					if view, _ := viewOf(t, again.Registry, webKey(0), "cls1b"); !slices.Contains(view.In(test.want...), "cls1b") {
+						t.Fatalf("the view is %+v, want the other identity in one of %v", view, test.want)
+					}
+				}
 			})
-			if err := present.end(registry.ErrLeave); err != nil {
-				t.Fatal(err)
-			}
-			present = process
-		}
-		present.kill()
-		(&otherWriter{simulation: w}).deleteAll(true)
-		again := join(cls1)
-		if view, _ := viewOf(t, again.Registry, webKey(0), "cls1b"); !slices.Contains(view.In(registry.Unseen, registry.Unknown), "cls1b") {
-			t.Errorf("the view is %+v, want the other identity unseen or, after a late read, unknown", view)
-		}
-	})
+		})
+	}
 }
 
 // TestSurvival_CloneThatReadsNoRecord: the first reads of a clone lack the record of the cluster
