@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"testing"
@@ -20,6 +21,14 @@ import (
 func TestWritesPerExportedService(t *testing.T) {
 	const services = 50
 	s := setUp(t, "writes")
+	// An import that begins while the export of another cluster is unknown is written once more
+	// when it is known (plan.AnnotationExportTimes).
+	eventually(t, "the clusters know each other", func() error {
+		if !s.hub.AreKnown("set", 2) {
+			return errors.New("they do not")
+		}
+		return nil
+	})
 	var keys []mcs.Key
 	for i := range services {
 		keys = append(keys, mcs.Key{Namespace: s.key.Namespace, Name: fmt.Sprintf("web-%d", i)})

@@ -98,6 +98,23 @@ func (h *Hub) Registry(identity mcs.Identity) *Registry { return newRegistry(h, 
 // Reader creates a read-only registry, for a cluster that exports to another registry.
 func (h *Hub) Reader(identity mcs.Identity) *Registry { return newRegistry(h, identity, true) }
 
+// AreKnown reports whether the registries of n clusters of a clusterset run, and each of them is
+// certain what the others export.
+func (h *Hub) AreKnown(clusterSetID string, n int) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	running := 0
+	for r := range h.running {
+		if r.identity.ClusterSetID != clusterSetID {
+			continue
+		}
+		if running++; r.countCurrent() != n-1 {
+			return false
+		}
+	}
+	return running == n
+}
+
 // Exports returns all exports of a clusterset, sorted by key and cluster.
 func (h *Hub) Exports(clusterSetID string) []mcs.Export {
 	h.mu.Lock()

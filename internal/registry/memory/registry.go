@@ -166,6 +166,18 @@ func (r *Registry) Members(context.Context) ([]registry.Member, error) {
 	return members, nil
 }
 
+// countCurrent returns the number of other clusters whose exports are certain.
+func (r *Registry) countCurrent() (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id := range r.members {
+		if r.belief.StateOf(id) == belief.Current {
+			n++
+		}
+	}
+	return n
+}
+
 // Run implements registry.Registry.
 func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
 	if !isLeaving(ctx) {
