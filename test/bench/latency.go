@@ -56,13 +56,12 @@ const latencyP50, latencyP99 = 15, 50
 
 func (r *Results) latencyTables(p *page) {
 	p.linef("## The steps of one change\n")
-	p.linef("Milliseconds of the steps of a change of one endpoint, by the [traces](../operations.md#traces) of two controllers on real API servers without nodes, on one machine.")
-	p.linef("One of 10 endpoints of one service gets another address %v after the previous change has arrived, on average. \"All steps\" is from the request that changes the EndpointSlice until a", rest/2)
-	p.linef("watch in the other cluster shows it. Cloud Map is cloudmap-local without a consistency delay; etcd, like those of the API servers, does not wait for the disk (--unsafe-no-fsync).")
-	p.linef("\nTwo waits remain on Cloud Map, because requests are limited. \"Further changes awaited\": one write serves all changes of 10 ms after a quiet time, and in a series those up to a")
-	p.linef("pause of 50 ms. A change is written at once if the last one of its page came alone and the last 8 of all did, none within 50 ms. Where 2 or 5 changes come in a")
-	p.linef("second at random, that costs 1 to 2 %% more writes of the record; it costs none where they come alone or in pairs (`TestChangesTogether`). When each")
-	p.linef("change waited, all steps took 19.4 ms (p50) and 59.9 ms (p90) on the machine below. \"Read awaited\": 100 ms pass between two reads.\n")
+	p.linef("Milliseconds of the steps of a change of one endpoint, by the [traces](../operations.md#traces) of two controllers on API servers without nodes. One of 10 endpoints changes")
+	p.linef("%v after the previous change has arrived, on average. \"All steps\" is from the request that changes the EndpointSlice until a watch in the other cluster shows it. Cloud Map has", rest/2)
+	p.linef("no consistency delay. No etcd waits for the disk (--unsafe-no-fsync).")
+	p.linef("\nTwo waits limit the requests to Cloud Map. \"Further changes awaited\": one write serves all changes of 10 ms after a quiet time, and in a series those up to a pause of 50 ms. A")
+	p.linef("change is written at once if the last one of its page and the last 8 of all came alone, none within 50 ms, which costs at most 2 %% more writes. \"Read awaited\": 100 ms pass")
+	p.linef("between two reads.\n")
 	p.linef("Targets on an idle machine: a p50 of %d ms on Cloud Map, a p99 of %d ms on etcd.", latencyP50, latencyP99)
 	registry := ""
 	for _, l := range r.Latency {

@@ -87,9 +87,8 @@ func (r *Results) steadyTable(p *page) {
 	modelWith := cost.Model{Poll: settings.PollIntervalWithNotifications, Heartbeat: settings.HeartbeatInterval}.TotalPerMinute()
 	modelWithout := cost.Model{Poll: settings.PollInterval, Heartbeat: settings.HeartbeatInterval}.TotalPerMinute()
 	p.linef("## Calls while nothing changes\n")
-	p.linef("Cloud Map calls per minute and cluster, counted at the server for %v, whole clustersets of real registries with the real AWS SDK in one", window)
-	p.linef("process, without the instance view, which reads one service a minute more at most ([cost](../cost.md#requests)). The excess over %g and %g is the", modelWith, modelWithout)
-	p.linef("search for leftovers that each controller makes once in its first minutes. Target: at most 20 with peer notifications, 75 without, at any number of services.\n")
+	p.linef("Cloud Map calls per minute and cluster, counted at the server for %v, without the instance view ([cost](../cost.md#requests)). The registries of all clusters run in", window)
+	p.linef("one process. The excess over %g and %g is a search for leftovers that each controller makes once. Target: at most 20 with peer notifications, 75 without.\n", modelWith, modelWithout)
 	p.linef("![calls per minute and cluster](calls.svg)\n")
 	p.linef("| exports of %d endpoints | clusters | with peer notifications | without peer notifications | legacy controller |", endpointsPerExport)
 	p.linef("| ---: | ---: | ---: | ---: | ---: |")
@@ -118,11 +117,9 @@ func (r *Results) without(s Steady) Steady {
 
 func (r *Results) propagationTable(p *page) {
 	p.linef("## From an endpoint to the other cluster\n")
-	p.linef("Milliseconds from the write of an EndpointSlice in one real cluster until a watch in the other shows the imported EndpointSlice with the change.")
-	p.linef("Each service changes again half a second after a change has arrived, on average; concurrent changes wait for one another.")
-	p.linef("Blocked means that the nodes drop the UDP port of peer notifications.\n")
+	p.linef("Milliseconds from the write of an EndpointSlice in one cluster until a watch in the other shows the imported one. Each service changes again half a second after a change has")
+	p.linef("arrived, on average. Blocked means that the nodes drop the UDP port of peer notifications. The clusters' own etcd does not wait for the disk (--unsafe-no-fsync).\n")
 	p.linef("![time to the imported EndpointSlice](propagation.svg)\n")
-	p.linef("The clusters are those of the testbed: their own etcd does not wait for the disk (--unsafe-no-fsync).\n")
 	p.linef("| registry | consistency delay | notifications | services at once | change | changes | p50 | p90 | p99 | max | target for p99 |")
 	p.linef("| --- | ---: | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
 	for _, s := range r.Propagation {
@@ -146,14 +143,14 @@ func (s Propagation) notifications() string {
 
 func (r *Results) convergenceTable(p *page) {
 	p.linef("## From nothing, and what it takes\n")
-	p.linef("ServiceExports created as fast as the API server accepts them, on two real clusters that share the machine, whose etcd does not wait for the")
-	p.linef("disk (--unsafe-no-fsync) and whose controller-manager may send 100 requests a second (20 by default), under AWS's quotas: seconds from the")
-	p.linef("first ServiceExport. \"Imported\": the other cluster has all imports with all endpoints. \"Complete\": the exporting cluster has its own imports too, and")
-	p.linef("every ServiceExport is Ready and every ServiceImport has its conditions. \"Objects alone\": one client writes the same objects (imports, own imports, derived")
-	p.linef("Services, EndpointSlices, statuses) on new clusters without controllers, right after the last run. \"Ratio\" is complete to objects alone. \"Ready delay\": p50 and p99 of the")
-	p.linef("time from when the registry shows an export (a reader that polls every %v) to the Ready condition of its ServiceExport. Memory and CPU are the", observerInterval)
-	p.linef("controllers' after that, with nothing changing except the instance view. Imported and complete are medians of %d runs, of %d with more than %d exports; the", runsOfFew, runsOfOther, few)
-	p.linef("other values are of the last run. The limit is the CPU of the machine, most of which the API servers use.\n")
+	p.linef("Seconds from the first ServiceExport on two clusters that share the machine. ServiceExports are created as fast as the API server accepts them. The clusters' etcd does not")
+	p.linef("wait for the disk (--unsafe-no-fsync), and their controller-managers may send 100 requests a second (20 by default), under AWS's quotas.\n")
+	p.linef("- Imported: the other cluster has all imports with all endpoints.")
+	p.linef("- Complete: the exporting cluster has its own imports too, every ServiceExport is Ready, and every ServiceImport has its conditions.")
+	p.linef("- Objects alone: one client writes the same objects on new clusters without controllers. Ratio is complete to objects alone.")
+	p.linef("- Ready delay: p50 and p99 of the time from when the registry shows an export (read every %v) to the Ready condition of its ServiceExport.", observerInterval)
+	p.linef("- Memory and CPU are the controllers' after that, with nothing changing except the instance view.\n")
+	p.linef("Imported and complete are medians of %d runs, of %d with more than %d exports, the other values of the last run. The CPU of the machine, most of which the API servers use, is the limit.\n", runsOfFew, runsOfOther, few)
 	p.linef("| registry | exports | endpoints of each | ServiceExports created | imported (all runs) | complete (all runs) | objects alone | ratio | ready delay p50, p99 | legacy controller | RSS exporter, importer (MiB) | CPU until imported (s) | CPU per minute after (s) |")
 	p.linef("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
 	for _, c := range r.Convergence {
@@ -226,11 +223,10 @@ func (c Convergence) readyDelay() string {
 
 func (r *Results) microTable(p *page) {
 	p.linef("## The hot code\n")
-	p.linef("Restart, Poll and Lookup have a clusterset of as many other clusters, of 100 services with 10 endpoints each: ten clusters export each service, and a tenth of the")
-	p.linef("namespaces is imported. Restart decodes all catalogs and looks up each service after each change, without the requests; Poll has the heartbeats of a second.")
-	p.linef("MergeClusters and SlicesClusters have one service that as many clusters export with 10 endpoints each. Ledger admits a change of one export within the budgets of all")
-	p.linef("members; MemberLog takes the members of a poll, and Scheduler a notification without news. Heartbeat is one of a cluster on etcd as its watch shows it. Growth is the")
-	p.linef("time with 1,000 clusters divided by that with 10. Restart, Poll and MemberLog are about all clusters, and Merge and Slices about all exports of a service: 100 is linear.\n")
+	p.linef("Restart, Poll and Lookup have a clusterset of as many other clusters, of 100 services with 10 endpoints each: ten clusters export each service, and a tenth of the namespaces is")
+	p.linef("imported. Restart decodes all catalogs and looks up each service after each change, without requests. Poll has the heartbeats of a second. MergeClusters and SlicesClusters have one service of as")
+	p.linef("many clusters. Ledger admits a change of one export, MemberLog takes the members of a poll, Scheduler a notification without news, and Heartbeat one of a cluster on etcd. Growth")
+	p.linef("is the time with 1,000 clusters divided by that with 10: 100 is linear for Restart, Poll, MemberLog, MergeClusters and SlicesClusters.\n")
 	p.linef("| benchmark, clusters | 10 | 100 | 300 | 1000 | growth |")
 	p.linef("| --- | ---: | ---: | ---: | ---: | ---: |")
 	for _, g := range growths(r.Micro) {
