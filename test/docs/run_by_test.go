@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// commandTable is the heading of the table in docs/README.md that names the test of the commands of
-// each page.
-const commandTable = "Commands on these pages"
+// commandPage has the table that names the test of the commands of each page, below the heading
+// commandTable.
+const commandPage, commandTable = "test/docs/README.md", "Commands of the pages"
 
 // A runBy is a row of that table.
 type runBy struct {
@@ -29,8 +29,8 @@ func (r runBy) covers(page, section string) bool {
 	return r.page == page && (slices.Contains(r.sections, "all") || slices.Contains(r.sections, section))
 }
 
-// TestRunBy checks that docs/README.md says for every page and section with commands which test
-// runs them, or why none does.
+// TestRunBy checks that commandPage says for every page and section with commands which test runs
+// them, or why none does.
 func TestRunBy(t *testing.T) {
 	rows := runByRows(t)
 	used := make([]bool, len(rows))
@@ -46,16 +46,16 @@ func TestRunBy(t *testing.T) {
 				}
 			}
 			if found != 1 {
-				t.Errorf("%s:%d: %d rows of docs/README.md cover the commands of the section %q, want 1", page, c.line, found, c.section)
+				t.Errorf("%s:%d: %d rows of %s cover the commands of the section %q, want 1", page, c.line, found, commandPage, c.section)
 			}
 		}
 	}
 	for i, row := range rows {
 		if !used[i] {
-			t.Errorf("docs/README.md has a row for %s, %q, where no commands are", row.page, row.sections)
+			t.Errorf("%s has a row for %s, %q, where no commands are", commandPage, row.page, row.sections)
 		}
 		if !strings.HasPrefix(row.by, "not run: ") && !regexp.MustCompile("`(Test[A-Z]\\w*|make demo)`").MatchString(row.by) {
-			t.Errorf("docs/README.md: the row for %s, %q names neither a test nor a reason: %q", row.page, row.sections, row.by)
+			t.Errorf("%s: the row for %s, %q names neither a test nor a reason: %q", commandPage, row.page, row.sections, row.by)
 		}
 	}
 }
@@ -63,17 +63,17 @@ func TestRunBy(t *testing.T) {
 // runByRows returns the rows of the table.
 func runByRows(t *testing.T) (rows []runBy) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, "docs/README.md"))
+	text, err := os.ReadFile(filepath.Join(root, commandPage))
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, table, found := strings.Cut(string(text), "## "+commandTable+"\n")
 	if !found {
-		t.Fatalf("docs/README.md has no section %q", commandTable)
+		t.Fatalf("%s has no section %q", commandPage, commandTable)
 	}
 	row := regexp.MustCompile(`(?m)^\| \[[^]]*\]\(([^)]*)\) \| ([^|]*) \| ([^|]*) \|$`)
 	for _, m := range row.FindAllStringSubmatch(table, -1) {
-		rows = append(rows, runBy{page: filepath.Join("docs", m[1]), sections: strings.Split(m[2], "; "), by: m[3]})
+		rows = append(rows, runBy{page: filepath.Join(filepath.Dir(commandPage), m[1]), sections: strings.Split(m[2], "; "), by: m[3]})
 	}
 	if len(rows) == 0 {
 		t.Fatal("the table has no rows")

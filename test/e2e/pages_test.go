@@ -10,7 +10,7 @@ import (
 )
 
 // TestPages runs the commands of several pages about a service "web" in namespace "demo" or "shop",
-// here in a namespace of its own. docs/README.md names the pages.
+// here in a namespace of its own. test/docs/README.md names the pages.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	onlyOn(t, clusterset.CloudMap)
