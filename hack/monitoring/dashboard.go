@@ -35,6 +35,8 @@ var rows = []struct {
 			queries: [][2]string{{`max(cloud_map_mcs_imports` + replicas + `)`, "imports"}, {`max by (source_cluster) (cloud_map_mcs_imported_endpoints` + replicas + `)`, "endpoints of {{source_cluster}}"}}},
 		{title: "Path probes", unit: "ops", description: "Connections per second that test the path to the pods of other clusters. While endpoints are never reached, a NetworkPolicy may block them. The fault is here when most clusters are unreachable. Alert: CloudMapMCSMemberUnreachable.",
 			queries: [][2]string{{`sum by (target, result) (rate(cloud_map_mcs_path_probes_total` + replicas + `[$__rate_interval]))`, "{{target}} {{result}}"}, {`max(cloud_map_mcs_paths_fault_here` + replicas + `)`, "fault here"}}},
+		{title: "DNS", description: "1 while the cluster's DNS serves clusterset.local to the controller's pod, else 0. Alert: CloudMapMCSDNSNotServed.",
+			queries: [][2]string{{`max(cloud_map_mcs_dns_served` + replicas + `)`, "served"}}},
 		{title: "Versions", stat: true, description: "Replicas by version of the controller: two versions only during an upgrade.",
 			queries: [][2]string{{`count by (version) (cloud_map_mcs_build_info` + replicas + `)`, "{{version}}"}}},
 	}},

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"os"
 	"slices"
@@ -256,11 +258,17 @@ func runSetup(t *testing.T, cfg *rest.Config, setup Setup) *instance {
 	i := &instance{stop: stop, done: make(chan error, 1)}
 	// a report of imports changes a condition some time later: only tests of it want that
 	setup.ReportInterval = cmp.Or(setup.ReportInterval, time.Hour)
+	setup.Resolver = noResolver
 	setup.Logger = ctrllog.Log.WithValues("run", setup.Options.Identity.ClusterID)
 	go func() { i.done <- Run(ctx, cfg, setup) }()
 	t.Cleanup(func() { i.stopAndWait(t) })
 	return i
 }
+
+// noResolver resolves no name. The host of a test has another DNS than a pod.
+var noResolver = &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
+	return nil, errors.New("there is no DNS server")
+}}
 
 // stopAndWait stops the controller and waits until Run has returned.
 func (i *instance) stopAndWait(t *testing.T) {

@@ -115,7 +115,7 @@ func TestMetrics_ReloadCertificate(t *testing.T) {
 	options := testOptions(flags("cls1"))
 	dir := t.TempDir()
 	options.Serving.MetricsSecure, options.Serving.MetricsCertDir, options.Serving.Metrics = true, dir, testprocess.FreeAddress(t)
-	setup := Setup{Options: options, NewRegistry: hubRegistry(memory.NewHub()), Logger: logr.Discard()}
+	setup := Setup{Options: options, NewRegistry: hubRegistry(memory.NewHub()), Logger: logr.Discard(), Resolver: noResolver}
 	if err := Run(t.Context(), a.cfg, setup); err == nil || !strings.Contains(err.Error(), "--metrics-cert-dir="+dir) {
 		t.Errorf("without a certificate: %v, want an error with --metrics-cert-dir", err)
 	}

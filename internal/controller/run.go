@@ -2,7 +2,9 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -18,6 +20,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/dns"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/exports"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/guard"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/imports"
@@ -45,6 +48,8 @@ type Setup struct {
 	Namespaces *registry.NamespaceFilter
 	// Probes is how the paths to the other clusters are probed; the zero value is the product's.
 	Probes paths.Probes
+	// Resolver resolves names of clusterset.local; nil is that of the pod.
+	Resolver *net.Resolver
 	// ReportInterval is the interval at which imports are reported, and the reports of other
 	// clusters are read; 0 is the product's.
 	ReportInterval time.Duration
@@ -158,11 +163,12 @@ func addControllers(ctx context.Context, mgr manager.Manager, d discovery.Discov
 	if err != nil {
 		return err
 	}
+	watcher := dns.NewWatcher(setup.Resolver, setup.Logger.WithName("dns"))
 	prober, err := newPaths(mgr, m, g, importRequeuer, setup)
-	if err != nil {
+	if err := errors.Join(err, mgr.Add(watcher)); err != nil {
 		return err
 	}
-	metrics, err := registerMetrics(setup.Registerer, mgr.GetCache(), m, g, prober)
+	metrics, err := registerMetrics(setup.Registerer, mgr.GetCache(), m, g, prober, watcher)
 	if err != nil {
 		return err
 	}
@@ -197,7 +203,7 @@ func addControllers(ctx context.Context, mgr manager.Manager, d discovery.Discov
 	if err := exports.NewAutoExporter(mgr.GetClient(), scope, events, setup.Options.Kubernetes.Concurrency).Register(mgr); err != nil {
 		return fmt.Errorf("setting up automatic exports: %w", err)
 	}
-	if err := serve.AddStatus(mgr, setup.Options, setup.RegistryMetrics, m, exporter, importer, g, prober); err != nil {
+	if err := serve.AddStatus(mgr, setup.Options, setup.RegistryMetrics, m, exporter, importer, g, prober, watcher); err != nil {
 		return fmt.Errorf("setting up the status endpoint: %w", err)
 	}
 	return addServers(mgr, setup)
@@ -258,7 +264,7 @@ func newGuard(ctx context.Context, mgr manager.Manager, d discovery.DiscoveryInt
 }
 
 // registerMetrics registers all metrics of the controllers; registerer may be nil.
-func registerMetrics(registerer prometheus.Registerer, reader client.Reader, m serve.Membership, g *guard.Guard, p *paths.Paths) (*imports.Metrics, error) {
+func registerMetrics(registerer prometheus.Registerer, reader client.Reader, m serve.Membership, g *guard.Guard, p *paths.Paths, d *dns.Watcher) (*imports.Metrics, error) {
 	metrics, err := imports.NewMetrics(registerer)
 	if err == nil {
 		err = serve.RegisterMetrics(registerer, reader, m)
@@ -268,6 +274,9 @@ func registerMetrics(registerer prometheus.Registerer, reader client.Reader, m s
 	}
 	if err == nil && registerer != nil && p != nil {
 		err = registerer.Register(p)
+	}
+	if err == nil && registerer != nil {
+		err = registerer.Register(d)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("registering metrics: %w", err)

@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
 
+	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
@@ -77,7 +79,7 @@ func TestScrape(t *testing.T) {
 	metrics.SetLedger(budget.NewLedger(config.Default().Budgets.Limits))
 	setup := Setup{
 		Options: options, NewRegistry: newRegistry(metrics), Registerer: registerer, RegistryMetrics: metrics, Logger: ctrllog.Log,
-		Probes: (&podNetwork{}).probes(),
+		Probes: (&podNetwork{}).probes(), Resolver: newResolver(t),
 	}
 	go func() { watched.done <- Run(ctx, b.cfg, setup) }()
 	t.Cleanup(func() { watched.stopAndWait(t) })
@@ -125,4 +127,25 @@ func TestScrape(t *testing.T) {
 	if out, err := check.CombinedOutput(); err != nil {
 		t.Errorf("promtool check metrics: %v\n%s", err, out)
 	}
+}
+
+// newResolver returns a resolver whose DNS server serves clusterset.local.
+func newResolver(t *testing.T) *net.Resolver {
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &dns.Server{PacketConn: conn, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, query *dns.Msg) {
+		reply := new(dns.Msg).SetRcode(query, dns.RcodeNameError)
+		if q := query.Question[0]; q.Qtype == dns.TypeTXT {
+			reply = new(dns.Msg).SetReply(query)
+			reply.Answer = []dns.RR{&dns.TXT{Hdr: dns.RR_Header{Name: q.Name, Rrtype: q.Qtype, Class: q.Qclass}, Txt: []string{"1.1.0"}}}
+		}
+		_ = w.WriteMsg(reply)
+	})}
+	go func() { _ = server.ActivateAndServe() }()
+	t.Cleanup(func() { _ = server.Shutdown() })
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, conn.LocalAddr().String())
+	}}
 }

@@ -67,6 +67,8 @@ type Status struct {
 	PathHealth string `json:"pathHealth,omitempty"`
 	Paths      []Path `json:"paths,omitempty"`
 	FaultHere  bool   `json:"faultHere,omitempty"`
+	// DNS is whether the cluster's DNS serves clusterset.local, nil on a standby.
+	DNS *DNS `json:"dns,omitempty"`
 	// Services is the number of services of the clusterset, Conflicts their conflicts, sorted by
 	// key.
 	Services  int        `json:"services"`
@@ -232,6 +234,22 @@ type Path struct {
 const (
 	PathReachable   = string(pathhealth.Reachable)
 	PathUnreachable = string(pathhealth.Unreachable)
+)
+
+// DNS is what the cluster's DNS answers to the controller's pod.
+type DNS struct {
+	// State is Served, NotServed or Unknown. Problem is the reason, "" if it is Served.
+	State   string `json:"state"`
+	Problem string `json:"problem,omitempty"`
+	// Checked is the time of the last check, the zero time before the first one.
+	Checked time.Time `json:"checked,omitzero"`
+}
+
+// The values of DNS.State.
+const (
+	DNSServed    = "Served"
+	DNSNotServed = "NotServed"
+	DNSUnknown   = "Unknown"
 )
 
 // PathProbes are the last probes of one kind.

@@ -106,7 +106,10 @@ func inKubernetesWith(t *testing.T, probes paths.Probes, edits ...func(*config.O
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	setup := controller.Setup{Options: options, Probes: probes, Logger: logr.Discard(), NewRegistry: func(_ context.Context, identity mcs.Identity) (registry.Registry, error) {
+	noResolver := &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
+		return nil, errors.New("there is no DNS server")
+	}}
+	setup := controller.Setup{Options: options, Probes: probes, Resolver: noResolver, Logger: logr.Discard(), NewRegistry: func(_ context.Context, identity mcs.Identity) (registry.Registry, error) {
 		return k.hub.Registry(identity), nil
 	}}
 	go func() { done <- controller.Run(ctx, k.Config, setup) }()

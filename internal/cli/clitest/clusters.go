@@ -106,6 +106,7 @@ func NewClusters() Clusters {
 					ClusterID: []string{"cls2", "cls1"}[i], State: status.PathReachable, Seconds: 3600,
 					Controller: status.PathProbes{Targets: 1, Reached: 1}, Endpoints: status.PathProbes{Targets: 3, Reached: 3}, NotificationAge: ptr.To(1.2),
 				}},
+				DNS:    &status.DNS{State: status.DNSServed, Checked: Today},
 				Stored: &status.Stored{Records: 3, View: 3},
 				Requests: []status.Request{
 					{Registry: "cloudmap", Operation: "DiscoverInstances", Result: "ok", Count: 60},

@@ -633,10 +633,10 @@ func (f *clusterFacts) policyChecks() []check.Check {
 	return out
 }
 
-// dnsChecks returns the checks of kubectl mcs dns status.
+// dnsChecks returns the checks of kubectl mcs dns status, and what the controller's pod resolves.
 func (f *clusterFacts) dnsChecks() []check.Check {
 	if f.dns == nil {
-		return []check.Check{{Name: "DNS", Result: check.Unknown, Detail: f.dnsProblem, Remedy: "see docs/dns.md"}}
+		return append([]check.Check{{Name: "DNS", Result: check.Unknown, Detail: f.dnsProblem, Remedy: "see docs/dns.md"}}, f.resolutionChecks()...)
 	}
 	if f.dns.State == coredns.Disabled {
 		return []check.Check{{Name: "DNS", Result: check.Failed, Detail: coredns.Zone + " is not enabled", Remedy: f.dns.EnableRemedy(f.context)}}
@@ -645,7 +645,27 @@ func (f *clusterFacts) dnsChecks() []check.Check {
 	for i := range out {
 		out[i].Name = "DNS, " + out[i].Name
 	}
-	return out
+	return append(out, f.resolutionChecks()...)
+}
+
+// resolutionChecks returns the check of what the DNS answers to the controller's pod, which asks
+// once a minute. It is empty for a standby, and for a controller that does not ask.
+func (f *clusterFacts) resolutionChecks() []check.Check {
+	if f.controller == nil || f.controller.DNS == nil {
+		return nil
+	}
+	c := check.Check{Name: "DNS, controller's pod", Result: check.OK, Detail: "it resolves names of " + coredns.Zone}
+	switch resolution := f.controller.DNS; {
+	case resolution.State == status.DNSNotServed:
+		c.Result, c.Detail = check.Failed, resolution.Problem+" (asked at "+resolution.Checked.UTC().Format(time.RFC3339)+")"
+		if f.dns != nil { // The pods of CoreDNS answer, or their check has failed.
+			c.Result = check.Warning
+		}
+		c.Remedy = "run this command again in a minute; if it continues, see docs/runbooks/CloudMapMCSDNSNotServed.md"
+	case resolution.State != status.DNSServed:
+		c.Result, c.Detail = check.Unknown, resolution.Problem
+	}
+	return []check.Check{c}
 }
 
 func (f *clusterFacts) proxyCheck() check.Check {

@@ -36,6 +36,7 @@ func healthyCluster() *clusterFacts {
 			Version: "v1", Leader: true, Registry: "cloudmap", Synced: true, Identity: &mcs.Identity{ClusterID: "cls1", ClusterSetID: "set"},
 			Members: []status.Member{{ClusterID: "cls1", Version: "v1", Networks: "10.1.0.0/16"}, {ClusterID: "cls2", Version: "v1", Networks: "10.2.0.0/16"}}, PathHealth: "withdraw",
 			Paths: []status.Path{{ClusterID: "cls2", State: status.PathReachable, Endpoints: status.PathProbes{Targets: 2, Reached: 2}}},
+			DNS:   &status.DNS{State: status.DNSServed},
 		},
 		dns:     &dns.Status{State: coredns.Enabled, Checks: []check.Check{{Name: "answers", Result: check.OK}}},
 		proxies: 3, readyProxies: 3,
@@ -130,6 +131,13 @@ func TestChecks(t *testing.T) {
 		{name: "identity changes, after a restart", mutate: func(f *clusterFacts) {
 			f.controller.IdentityProblem, f.controller.Next = "the identity changes: 1 exports are not confirmed", f.controller.Identity
 		}, wantCheck: "identity", wantResult: check.Warning, wantText: "wait, or remove the reason; the imports of the other clusters stay"},
+		{name: "no name resolves, while the pods of CoreDNS answer", mutate: func(f *clusterFacts) {
+			f.controller.DNS = &status.DNS{State: status.DNSNotServed, Problem: "no such host", Checked: time.Unix(0, 0)}
+		}, wantCheck: "DNS, controller's pod", wantResult: check.Warning, wantText: "no such host (asked at 1970-01-01T00:00:00Z)"},
+		{name: "the DNS could not be asked", mutate: func(f *clusterFacts) {
+			f.controller.DNS = &status.DNS{State: status.DNSUnknown, Problem: "server misbehaving"}
+		}, wantCheck: "DNS, controller's pod", wantResult: check.Unknown, wantText: "server misbehaving"},
+		{name: "the controller does not ask the DNS", mutate: func(f *clusterFacts) { f.controller.DNS = nil }},
 		{name: "a cluster cannot be reached", mutate: func(f *clusterFacts) { f.controller.Paths[0].State = status.PathUnreachable },
 			wantCheck: "paths", wantResult: check.Failed, wantText: "connections to pods time out: cls2"},
 		{name: "the fault is here", mutate: func(f *clusterFacts) {
@@ -387,5 +395,16 @@ func TestCostChecks(t *testing.T) {
 				t.Errorf("check %+v, want %q", checks[0], tt.want)
 			}
 		})
+	}
+}
+
+// TestChecks_OnlyControllerResolves: what the controller resolves is the only evidence for a user
+// without permissions in kube-system.
+func TestChecks_OnlyControllerResolves(t *testing.T) {
+	f := healthyCluster()
+	f.dns, f.dnsProblem = nil, "you may not"
+	f.controller.DNS = &status.DNS{State: status.DNSNotServed, Problem: "no such host"}
+	if checks := f.dnsChecks(); len(checks) != 2 || checks[0].Result != check.Unknown || checks[1].Result != check.Failed {
+		t.Errorf("checks %+v", checks)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/show"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
 // A Clusterset is the document that the page shows. Its parts are the JSON output of other
@@ -16,7 +17,8 @@ type Clusterset struct {
 	// Time is the time of the reading, by the clock of this computer.
 	Time time.Time `json:"time"`
 	// Status is that of status, Clusters that of get clusters, Services that of get services -A.
-	// Problems are the lines below the tables of status, and why services could not be read.
+	// Problems are the lines below the tables of status, why names do not resolve, and why services
+	// could not be read.
 	Status   []show.ClusterStatus `json:"status"`
 	Clusters []show.Member        `json:"clusters"`
 	Services []show.Service       `json:"services"`
@@ -28,6 +30,11 @@ func newClusterset(now time.Time, statuses []show.ClusterStatus, lists []show.Co
 	c := Clusterset{
 		Time: now.UTC(), Status: statuses, Clusters: show.MergeMembers(statuses), Services: show.MergeServices(statuses, lists),
 		Problems: append([]string{}, show.ListProblems(statuses)...),
+	}
+	for _, s := range statuses {
+		if s.Status != nil && s.Status.DNS != nil && s.Status.DNS.State == status.DNSNotServed {
+			c.Problems = append(c.Problems, s.Context+": "+s.Status.DNS.Problem)
+		}
 	}
 	for i, l := range lists {
 		if l.Problem != "" && statuses[i].Status != nil {

@@ -24,6 +24,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/show"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
 const testToken = "TOKEN"
@@ -376,6 +377,10 @@ func TestReadClusterset(t *testing.T) {
 	}
 	lists := []show.ContextServices{{Context: "cls1"}, {Context: "cls2", Problem: "no answer"}}
 	if c := newClusterset(today, got.Status, lists); len(c.Problems) != 2 || c.Problems[1] != "cls2: no answer" {
+		t.Errorf("problems %q", c.Problems)
+	}
+	got.Status[1].Status.DNS = &status.DNS{State: status.DNSNotServed, Problem: "no such host"}
+	if c := newClusterset(today, got.Status, lists); len(c.Problems) != 3 || c.Problems[1] != "cls2: no such host" {
 		t.Errorf("problems %q", c.Problems)
 	}
 }

@@ -22,6 +22,7 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/dns"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/exports"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/guard"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/imports"
@@ -54,19 +55,20 @@ type statusSource struct {
 	prober  status.Prober
 	guard   *guard.Guard
 	paths   *paths.Paths
+	dns     *dns.Watcher
 }
 
 var _ status.Source = (*statusSource)(nil)
 
 // AddStatus makes mgr serve the status endpoint, on standby replicas too.
-func AddStatus(mgr manager.Manager, options config.Options, requests *registry.Metrics, m Membership, exports *exports.Controller, imports *imports.Controller, g *guard.Guard, p *paths.Paths) error {
+func AddStatus(mgr manager.Manager, options config.Options, requests *registry.Metrics, m Membership, exports *exports.Controller, imports *imports.Controller, g *guard.Guard, p *paths.Paths, d *dns.Watcher) error {
 	serving := options.Serving
 	if serving.Status == "0" {
 		return nil
 	}
 	source := &statusSource{
 		registryName: options.Registry.Name, membership: m, exports: exports, imports: imports, failures: imports.Failures, requests: requests,
-		reader: mgr.GetCache(), elected: mgr.Elected(), guard: g, paths: p,
+		reader: mgr.GetCache(), elected: mgr.Elected(), guard: g, paths: p, dns: d,
 	}
 	if port := serving.ProbePort(); port != 0 {
 		source.healthPort = strconv.Itoa(int(port))
@@ -100,6 +102,9 @@ func (s *statusSource) Status(ctx context.Context) status.Status {
 	out.Imports = s.importProblems(ctx, out.Time)
 	out.HeldImports, out.Held = s.heldImports(ctx)
 	out.ImportPolicy, out.Refused = s.importPolicy()
+	if out.Leader {
+		out.DNS = new(s.dns.State())
+	}
 	if session == nil {
 		out.Problem = problem
 		return out
