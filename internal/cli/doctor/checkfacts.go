@@ -41,7 +41,9 @@ type clusterFacts struct {
 	pod             *corev1.Pod
 	podProblem      string
 	replicas, ready int
-	permissions     permissions
+	// lastMessage is that of a controller that failed, see session.LastMessage.
+	lastMessage string
+	permissions permissions
 	// metricsPermissions are those that the controller requires to authenticate who reads its
 	// metrics.
 	metricsPermissions permissions
@@ -119,6 +121,10 @@ func (f *clusterFacts) gatherController(ctx context.Context, s *session.Session,
 	var deployment appsv1.Deployment
 	if exists, err := k.Find(ctx, s.ControllerNamespace, session.ManagerName, &deployment); err == nil && exists {
 		f.replicas, f.ready = int(deployment.Status.Replicas), int(deployment.Status.ReadyReplicas)
+	}
+	var pods corev1.PodList
+	if err := k.List(ctx, s.ControllerNamespace, &pods, session.ManagerLabels()); err == nil {
+		f.lastMessage = session.LastMessage(pods.Items)
 	}
 	var err error
 	if f.pod, err = s.Leader(ctx, k); err != nil {

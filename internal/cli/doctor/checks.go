@@ -129,6 +129,9 @@ func (f *clusterFacts) controllerCheck() check.Check {
 	default:
 		c.Detail = "pod " + f.pod.Name + " is the leader"
 	}
+	if c.Result != check.OK && f.lastMessage != "" {
+		c.Detail += "; " + f.lastMessage
+	}
 	return c
 }
 

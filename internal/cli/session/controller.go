@@ -2,6 +2,7 @@ package session
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -146,4 +147,33 @@ func notReadyReason(pod *corev1.Pod) string {
 		}
 	}
 	return "phase " + string(pod.Status.Phase)
+}
+
+// LastMessage returns the last message of a controller that failed and does not work now, with the
+// name of its pod, "" if there is none. The kubelet keeps it in the status of the pod
+// (terminationMessagePolicy).
+func LastMessage(pods []corev1.Pod) string {
+	for _, pod := range pods {
+		for _, c := range pod.Status.ContainerStatuses {
+			ended := cmp.Or(c.State.Terminated, c.LastTerminationState.Terminated)
+			if c.Ready || ended == nil || ended.ExitCode == 0 {
+				continue
+			}
+			if text := cmp.Or(lastLine(ended.Message), ended.Reason); text != "" {
+				return fmt.Sprintf("the last message of pod %s: %s", pod.Name, text)
+			}
+		}
+	}
+	return ""
+}
+
+// lastLine returns the last line of a log or, before the stack of a panic, its reason.
+func lastLine(log string) string {
+	lines := strings.Split(strings.TrimSpace(log), "\n")
+	for _, line := range lines {
+		if strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") {
+			return line
+		}
+	}
+	return strings.TrimSpace(lines[len(lines)-1])
 }

@@ -91,3 +91,34 @@ func TestHTTPGet(t *testing.T) {
 		})
 	}
 }
+
+func TestLastMessage(t *testing.T) {
+	ended := func(message, reason string, code int32) corev1.ContainerState {
+		return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: message, Reason: reason, ExitCode: code}}
+	}
+	waits := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
+	tests := map[string]struct {
+		status corev1.ContainerStatus
+		want   string
+	}{
+		"works after a failure": {corev1.ContainerStatus{Ready: true, LastTerminationState: ended("x", "Error", 1)}, ""},
+		"starts":                {corev1.ContainerStatus{}, ""},
+		"stopped":               {corev1.ContainerStatus{State: ended("bye", "Completed", 0)}, ""},
+		"failed":                {corev1.ContainerStatus{State: ended("start\n--aws-region: must be a Region\n", "Error", 2)}, "--aws-region: must be a Region"},
+		"waits after a failure": {corev1.ContainerStatus{State: waits, LastTerminationState: ended("a bad flag", "Error", 2)}, "a bad flag"},
+		"out of memory":         {corev1.ContainerStatus{State: waits, LastTerminationState: ended("", "OOMKilled", 137)}, "OOMKilled"},
+		"panic":                 {corev1.ContainerStatus{State: waits, LastTerminationState: ended("x\npanic: nil map\n\ngoroutine 1:\nmain()", "Error", 2)}, "panic: nil map"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			pods := []corev1.Pod{{}, {ObjectMeta: metav1.ObjectMeta{Name: "b"}, Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{tt.status}}}}
+			want := ""
+			if tt.want != "" {
+				want = "the last message of pod b: " + tt.want
+			}
+			if got := LastMessage(pods); got != want {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		})
+	}
+}
