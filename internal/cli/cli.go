@@ -19,6 +19,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/doctor"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/drain"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/export"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/gather"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/install"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/show"
@@ -55,7 +56,7 @@ func Main(ctx context.Context, args []string, version string, streams genericioo
 // commands returns the commands below the root.
 func commands(s *session.Session) []*cobra.Command {
 	return slices.Concat(install.Commands(s), show.Commands(s), export.Commands(s), drain.Commands(s), doctor.Commands(s),
-		[]*cobra.Command{dns.Command(s), ui.Command(s), versionCommand(s)})
+		[]*cobra.Command{dns.Command(s), ui.Command(s), gather.Command(s), versionCommand(s)})
 }
 
 func versionCommand(s *session.Session) *cobra.Command {

@@ -15,6 +15,7 @@ import (
 const (
 	PathStatus   = "/status"
 	PathServices = "/services"
+	PathMetrics  = "/metrics"
 	pathReach    = "/reach/"
 )
 
@@ -40,9 +41,10 @@ type Source interface {
 	Reach(ctx context.Context, ip netip.Addr) Connection
 }
 
-// NewHandler returns a handler that serves source.
-func NewHandler(source Source) http.Handler {
+// NewHandler returns a handler that serves source and the metrics.
+func NewHandler(source Source, metrics http.Handler) http.Handler {
 	mux := http.NewServeMux()
+	mux.Handle("GET "+PathMetrics, metrics)
 	mux.HandleFunc("GET "+PathStatus, func(w http.ResponseWriter, r *http.Request) {
 		write(w, source.Status(r.Context()), nil)
 	})

@@ -33,6 +33,8 @@ func (s source) Reach(_ context.Context, ip netip.Addr) (out Connection) {
 	return out
 }
 
+var metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("go_goroutines 7\n")) })
+
 func TestHandler(t *testing.T) {
 	key := mcs.Key{Namespace: "demo", Name: "web"}
 	tests := []struct {
@@ -46,6 +48,7 @@ func TestHandler(t *testing.T) {
 		{path: ServicePath(key), wantCode: 200, want: `"exports":[{"key":{"namespace":"demo","name":"web"},"cluster":"cls2"`},
 		{path: ServicePath(key), wantCode: 200, want: `"endpoints":[{"address":"10.0.0.1","ready":true,"serving":false}]`},
 		{path: ProbePath(key), wantCode: 200, want: `{"key":{"namespace":"demo","name":"web"}`},
+		{path: PathMetrics, wantCode: 200, want: "go_goroutines 7"},
 		{path: ReachPath("10.0.0.9"), wantCode: 200, want: `{"address":"10.0.0.9","milliseconds":0}`},
 		{path: ReachPath("2001:db8::1"), wantCode: 200, want: `{"address":"2001:db8::1"`},
 		{path: ReachPath("example.com"), wantCode: 400, want: `"example.com" is not an IP address`},
@@ -59,7 +62,7 @@ func TestHandler(t *testing.T) {
 			method = http.MethodGet
 		}
 		w := httptest.NewRecorder()
-		NewHandler(source{tt.err}).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, tt.path, nil))
+		NewHandler(source{tt.err}, metrics).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, tt.path, nil))
 		if w.Code != tt.wantCode || !strings.Contains(w.Body.String(), tt.want) {
 			t.Errorf("%s %s: %d %s, want %d with %s", method, tt.path, w.Code, w.Body, tt.wantCode, tt.want)
 		}
@@ -77,7 +80,7 @@ func (future) Services(context.Context) ([]Service, error) {
 // without services.
 func TestHandlerReportsEncodingErrors(t *testing.T) {
 	w := httptest.NewRecorder()
-	NewHandler(future{}).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, PathServices, nil))
+	NewHandler(future{}, metrics).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, PathServices, nil))
 	if w.Code != http.StatusInternalServerError || !strings.Contains(w.Body.String(), "encoding the response") {
 		t.Errorf("code %d with %q, want 500 with the reason", w.Code, w.Body)
 	}

@@ -59,6 +59,8 @@ type Cluster struct {
 	ServiceList      []status.Service
 	ProbeResult      status.Probe
 	ReachProblems    map[string]string
+	// Metrics are those of the controller.
+	Metrics string
 	// IgnoresRequests makes the controller ignore the requests of users in its ConfigMap.
 	IgnoresRequests bool
 	// RefusesKeys makes the controller refuse the keys that users name, as with --trusted-keys.
@@ -306,7 +308,8 @@ func (c *Cluster) forwardPort(ctx context.Context, pod *corev1.Pod, port int32, 
 			return err
 		}
 		w := httptest.NewRecorder()
-		status.NewHandler(source).ServeHTTP(w, req.WithContext(ctx))
+		metrics := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, c.Metrics) })
+		status.NewHandler(source, metrics).ServeHTTP(w, req.WithContext(ctx))
 		return w.Result().Write(conn)
 	})
 }

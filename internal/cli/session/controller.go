@@ -53,9 +53,21 @@ const queryTimeout = 15 * time.Second
 // QueryController returns the response of the leading controller's status endpoint at path.
 func QueryController[T any](ctx context.Context, s *Session, k *Cluster, path string) (T, error) {
 	var response T
-	pod, err := s.Leader(ctx, k)
+	body, err := ReadController(ctx, s, k, path)
 	if err != nil {
 		return response, err
+	}
+	if err := json.Unmarshal(body, &response); err != nil {
+		return response, fmt.Errorf("decoding the response of the controller in %s: %w", k.Context, err)
+	}
+	return response, nil
+}
+
+// ReadController returns the text of the response.
+func ReadController(ctx context.Context, s *Session, k *Cluster, path string) ([]byte, error) {
+	pod, err := s.Leader(ctx, k)
+	if err != nil {
+		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
@@ -65,12 +77,9 @@ func QueryController[T any](ctx context.Context, s *Session, k *Cluster, path st
 		return err
 	})
 	if err != nil {
-		return response, fmt.Errorf("querying %s of pod %s/%s: %w", path, pod.Namespace, pod.Name, err)
+		return nil, fmt.Errorf("querying %s of pod %s/%s: %w", path, pod.Namespace, pod.Name, err)
 	}
-	if err := json.Unmarshal(body, &response); err != nil {
-		return response, fmt.Errorf("decoding the response of pod %s/%s: %w", pod.Namespace, pod.Name, err)
-	}
-	return response, nil
+	return body, nil
 }
 
 // httpGet sends one request over a connection and returns the body of the response.

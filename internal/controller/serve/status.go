@@ -13,12 +13,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
@@ -77,9 +79,11 @@ func AddStatus(mgr manager.Manager, options config.Options, requests *registry.M
 	if err != nil {
 		return fmt.Errorf("listening on --status-bind-address=%s: %w", serving.Status, err)
 	}
+	// Who may read the status, by port-forward, may read the metrics.
+	metrics := promhttp.HandlerFor(ctrlmetrics.Registry, promhttp.HandlerOpts{})
 	return mgr.Add(&manager.Server{
 		Name:     "status",
-		Server:   &http.Server{Handler: status.NewHandler(source), ReadHeaderTimeout: 5 * time.Second},
+		Server:   &http.Server{Handler: status.NewHandler(source, metrics), ReadHeaderTimeout: 5 * time.Second},
 		Listener: listener,
 	})
 }
