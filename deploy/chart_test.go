@@ -134,6 +134,37 @@ func TestChart_DefaultsEqualBase(t *testing.T) {
 	}
 }
 
+// TestChart_RolesForTeams compares the roles for teams of the chart with those of the kustomize
+// folders.
+func TestChart_RolesForTeams(t *testing.T) {
+	const view, edit = "ClusterRole/" + release + "-view", "ClusterRole/" + release + "-edit"
+	overlay := t.TempDir()
+	if err := os.CopyFS(overlay, os.DirFS(".")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(overlay+"/kustomization.yaml", []byte("resources: [base]\ncomponents: [components/edit-role]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := objects(t, kustomize(t, overlay))
+	for set, names := range map[string][]string{"teamRoles.view=false": nil, "teamRoles.edit=false": {view}, "teamRoles.edit=true": {view, edit}} {
+		got := objects(t, mustTemplate(t, "--set", set))
+		for _, name := range []string{view, edit} {
+			if (got[name] != nil) != slices.Contains(names, name) {
+				t.Errorf("--set %s: the chart has %s: %t", set, name, got[name] != nil)
+			}
+			if got[name] == nil {
+				continue
+			}
+			withoutLabels(got[name])
+			role := want[name].DeepCopy()
+			withoutLabels(role)
+			if d := cmp.Diff(role, got[name]); d != "" {
+				t.Errorf("%s (-kustomize +chart):\n%s", name, d)
+			}
+		}
+	}
+}
+
 // withoutLabels removes Helm's labels and annotations about the release.
 func withoutLabels(obj *unstructured.Unstructured) {
 	labels, annotations := obj.GetLabels(), obj.GetAnnotations()

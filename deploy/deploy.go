@@ -3,8 +3,8 @@ package deploy
 
 import "embed"
 
-// Files are the kustomize folders: crds has the CRDs, base all other objects for one cluster, and
-// guard protects the CRDs.
+// Files are the kustomize folders: crds has the CRDs, base all other objects for one cluster, guard
+// protects the CRDs, and components has options of base.
 //
-//go:embed base crds guard manager rbac
+//go:embed base components crds guard manager rbac
 var Files embed.FS

@@ -83,6 +83,7 @@ func installCommand(s *session.Session) *cobra.Command {
 	paths[policyFile] = flags.String("import-policy-file", "", "file with the import policy, which becomes a ConfigMap (docs/security/import-policy.md); it can be changed there without a restart")
 	paths[servicesFile] = flags.String("cloud-map-services-file", "", "file with the services of AWS Cloud Map to import, which becomes a ConfigMap (docs/ecs-ec2-lambda.md); it can be changed there without a restart")
 	flags.StringVar(&o.secret, "env-secret", "", "Secret with environment variables for the controller, such as AWS_ACCESS_KEY_ID")
+	flags.BoolVar(&o.editRole, "edit-role", false, "let users with the ClusterRole edit or admin in a namespace export its Services (docs/install.md#roles-for-teams)")
 	flags.BoolVar(&o.dryRun, "dry-run", false, "print the manifests without changing anything")
 	flags.DurationVar(&o.wait, "wait", installWait, "how long to wait until the controller is available; 0 does not wait")
 	return cmd

@@ -38,6 +38,8 @@ type installation struct {
 	secret string
 	// files have the content of the mounted files, none for those that are not used.
 	files map[mountedFile]string
+	// editRole adds the ClusterRole with which users with edit in a namespace export its Services.
+	editRole bool
 	// args are additional flags of the controller.
 	args []string
 }
@@ -132,8 +134,8 @@ func (in installation) overlay() types.Kustomization {
 	k := types.Kustomization{
 		TypeMeta:  types.TypeMeta{APIVersion: types.KustomizationVersion, Kind: types.KustomizationKind},
 		Namespace: in.namespace,
-		Resources: []string{"../crds", "../base"},
-		Replicas:  []types.Replica{{Name: session.ManagerName, Count: int64(in.replicas)}},
+		Resources: []string{"../crds", "../base"}, Components: in.components(),
+		Replicas: []types.Replica{{Name: session.ManagerName, Count: int64(in.replicas)}},
 	}
 	switch {
 	case in.image != "":
@@ -179,6 +181,14 @@ func (in installation) overlay() types.Kustomization {
 		k.Patches = appendPatch(k.Patches, "ServiceAccount", session.ManagerName, []map[string]any{{"op": "add", "path": "/metadata/annotations", "value": in.annotations}})
 	}
 	return k
+}
+
+// components returns the folders with options of deploy/base that are in use.
+func (in installation) components() []string {
+	if in.editRole {
+		return []string{"../components/edit-role"}
+	}
+	return nil
 }
 
 // endpointPort matches the port of a URL in a flag.

@@ -104,6 +104,26 @@ func TestRenderManifests_AutoExport(t *testing.T) {
 	}
 }
 
+// --edit-role adds one object: the ClusterRole of the component, which the chart has too.
+func TestRenderManifests_EditRole(t *testing.T) {
+	in := installation{namespace: session.DefaultNamespace, replicas: 2}
+	var names [2][]string
+	for i, edit := range []bool{false, true} {
+		in.editRole = edit
+		objects, err := renderManifests(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range objects {
+			names[i] = append(names[i], session.ObjectName(o))
+		}
+	}
+	added := slices.DeleteFunc(names[1], func(name string) bool { return slices.Contains(names[0], name) })
+	if d := cmp.Diff([]string{"ClusterRole cloud-map-mcs-controller-edit"}, added); d != "" {
+		t.Errorf("objects of --edit-role (-want +got):\n%s", d)
+	}
+}
+
 // The plugin of a release installs the image of the release by digest, unless the user names
 // another one.
 func TestRenderManifests_UsesImageOfRelease(t *testing.T) {

@@ -85,7 +85,7 @@ func runUninstall(ctx context.Context, s *session.Session, k *session.Cluster, o
 
 func planRemoval(ctx context.Context, s *session.Session, k *session.Cluster, o uninstallOptions) (removal, error) {
 	var r removal
-	objects, err := renderManifests(installation{namespace: s.ControllerNamespace, replicas: 1})
+	objects, err := renderManifests(installation{namespace: s.ControllerNamespace, replicas: 1, editRole: true})
 	if err != nil {
 		return r, err
 	}
