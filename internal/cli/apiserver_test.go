@@ -96,7 +96,7 @@ func TestCommandsWithAPIServer(t *testing.T) {
 			}
 		}
 	}
-	t.Run("teams", func(t *testing.T) { testTeams(t, kube, path) })
+	t.Run("teams", func(t *testing.T) { testTeams(t, config, kube, path) })
 	after, err := kube.CoreV1().ConfigMaps("kube-system").Get(t.Context(), "coredns", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)

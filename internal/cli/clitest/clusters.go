@@ -20,12 +20,14 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
 	fakediscovery "k8s.io/client-go/discovery/fake"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -67,6 +69,9 @@ type Cluster struct {
 	RefusesKeys bool
 	// Unreachable makes every connection to the controller's pod fail.
 	Unreachable bool
+	// OnlyNamespace is the namespace in which the user may read everything, who may do nothing
+	// else; "" is for an administrator.
+	OnlyNamespace string
 	// Kubernetes is the version of the API server, Resources are the APIs that it serves.
 	Kubernetes string
 	Resources  []*metav1.APIResourceList
@@ -181,7 +186,13 @@ func (c Clusters) Start(t *testing.T) map[string]*session.Cluster {
 	t.Helper()
 	connections := map[string]*session.Cluster{}
 	for name, k := range c {
+		k.CoreDNS.NoReviews, k.CoreDNS.NoPortForward = k.OnlyNamespace != "", k.OnlyNamespace != ""
 		k.CoreDNS.Start()
+		if k.OnlyNamespace != "" {
+			k.CoreDNS.Kube.PrependReactor("get", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
+				return a.GetNamespace() != "", nil, forbidden(a.GetResource().GroupResource())
+			})
+		}
 		k.CoreDNS.Kube.Resources = k.Resources
 		k.CoreDNS.Kube.Discovery().(*fakediscovery.FakeDiscovery).FakedServerVersion = &version.Info{GitVersion: k.Kubernetes}
 		k.client = interceptor.NewClient(fake.NewClientBuilder().WithScheme(newScheme(t)).WithObjects(k.objects...).
@@ -199,6 +210,24 @@ func (c Clusters) Start(t *testing.T) map[string]*session.Cluster {
 // its ConfigMap.
 func (c *Cluster) handleRequests() interceptor.Funcs {
 	return interceptor.Funcs{
+		Get: func(ctx context.Context, w client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+			namespace := key.Namespace
+			if _, isNamespace := obj.(*corev1.Namespace); isNamespace {
+				namespace = key.Name // a Role in the namespace allows it
+			}
+			if err := c.checkRead(w, namespace, obj); err != nil {
+				return err
+			}
+			return w.Get(ctx, key, obj, opts...)
+		},
+		List: func(ctx context.Context, w client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			var o client.ListOptions
+			o.ApplyOptions(opts)
+			if err := c.checkRead(w, o.Namespace, list); err != nil {
+				return err
+			}
+			return w.List(ctx, list, opts...)
+		},
 		Delete: func(ctx context.Context, w client.WithWatch, obj client.Object, opts ...client.DeleteOption) error {
 			err := w.Delete(ctx, obj, opts...)
 			if _, ok := obj.(*aboutv1beta1.ClusterProperty); !ok || err != nil || c.IgnoresRequests {
@@ -220,6 +249,24 @@ func (c *Cluster) handleRequests() interceptor.Funcs {
 			return c.completeRequests(ctx, w, obj)
 		},
 	}
+}
+
+// checkRead returns an error if the user may not read objects of that type in namespace.
+func (c *Cluster) checkRead(w client.Client, namespace string, obj runtime.Object) error {
+	if c.OnlyNamespace == "" || namespace == c.OnlyNamespace {
+		return nil
+	}
+	kind, err := w.GroupVersionKindFor(obj)
+	if err != nil {
+		return err
+	}
+	kind.Kind = strings.TrimSuffix(kind.Kind, "List")
+	resource, _ := meta.UnsafeGuessKindToResource(kind)
+	return forbidden(resource.GroupResource())
+}
+
+func forbidden(resource schema.GroupResource) error {
+	return apierrors.NewForbidden(resource, "", errors.New("no rule allows it"))
 }
 
 // completeRequests removes the clusters that obj requests to forget and sets the keys that it

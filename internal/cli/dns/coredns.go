@@ -68,7 +68,7 @@ func readCoreDNS(ctx context.Context, k *session.Cluster, clusterDomain string) 
 		return nil, errNoCoreDNS
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading the Deployment of CoreDNS: %w", err)
+		return nil, fmt.Errorf("reading the Deployment of CoreDNS: %w", session.WithRule(err, "get", namespace))
 	}
 	if c.config, err = readCorefile(ctx, k); err != nil {
 		return nil, err
@@ -92,7 +92,7 @@ func readCoreDNS(ctx context.Context, k *session.Cluster, clusterDomain string) 
 func readCorefile(ctx context.Context, k *session.Cluster) (*corev1.ConfigMap, error) {
 	config, err := k.Kube.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("reading the ConfigMap of CoreDNS: %w", err)
+		return nil, fmt.Errorf("reading the ConfigMap of CoreDNS: %w", session.WithRule(err, "get", namespace))
 	}
 	if _, ok := config.Data[corefileKey]; !ok {
 		return nil, fmt.Errorf("reading the ConfigMap of CoreDNS: %s/%s has no key %s", namespace, name, corefileKey)

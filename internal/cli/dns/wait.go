@@ -6,7 +6,6 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -14,20 +13,6 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
 )
-
-// canPortForward reports whether the user may port-forward to the CoreDNS pods.
-func canPortForward(ctx context.Context, k *session.Cluster) (bool, error) {
-	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
-		ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Namespace: namespace, Verb: "create", Resource: "pods", Subresource: "portforward",
-		},
-	}}
-	review, err := k.Kube.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
-	if err != nil {
-		return false, fmt.Errorf("checking the permission to port-forward: %w", err)
-	}
-	return review.Status.Allowed, nil
-}
 
 // probePods queries every ready pod of a Deployment of CoreDNS for clusterset.local.
 func probePods(ctx context.Context, k *session.Cluster, deployment *appsv1.Deployment) (responses, error) {
@@ -52,7 +37,7 @@ func probeServers(ctx context.Context, k *session.Cluster) (responses, error) {
 
 // probe queries every ready pod in kube-system with the labels.
 func probe(ctx context.Context, k *session.Cluster, selector labels.Selector) (responses, error) {
-	allowed, err := canPortForward(ctx, k)
+	allowed, err := k.CanForwardTo(ctx, namespace)
 	if err != nil {
 		return responses{}, err
 	}
@@ -61,7 +46,7 @@ func probe(ctx context.Context, k *session.Cluster, selector labels.Selector) (r
 	}
 	pods, err := k.Kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector.String()})
 	if err != nil {
-		return responses{}, fmt.Errorf("listing the DNS pods: %w", err)
+		return responses{}, fmt.Errorf("listing the DNS pods: %w", session.WithRule(err, "list", namespace))
 	}
 	var found responses
 	for i := range pods.Items {

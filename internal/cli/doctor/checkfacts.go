@@ -38,8 +38,11 @@ type clusterFacts struct {
 
 	// pod is the leading controller's, nil if it was not found because of podProblem. replicas and
 	// ready count its Deployment's.
-	pod             *corev1.Pod
-	podProblem      string
+	pod        *corev1.Pod
+	podProblem string
+	// noPermission reports whether podProblem or statusProblem is a permission that the user does
+	// not have.
+	noPermission    bool
 	replicas, ready int
 	// lastMessage is that of a controller that failed, see session.LastMessage.
 	lastMessage string
@@ -57,6 +60,7 @@ type clusterFacts struct {
 	// proxies and readyProxies count kube-proxy's desired and ready pods; both are 0 without a
 	// DaemonSet kube-proxy.
 	proxies, readyProxies int
+	proxyProblem          string
 	// probe has the connections to an imported service, preferably one with an endpoint that
 	// accepts them. It is nil if there is no such service.
 	probe *status.Probe
@@ -102,7 +106,9 @@ func gatherCluster(ctx context.Context, s *session.Session, k *session.Cluster) 
 		f.dns = &zone
 	}
 	var proxy appsv1.DaemonSet
-	if exists, err := k.Find(ctx, metav1.NamespaceSystem, "kube-proxy", &proxy); err == nil && exists {
+	if exists, err := k.Find(ctx, metav1.NamespaceSystem, "kube-proxy", &proxy); err != nil {
+		f.proxyProblem = err.Error()
+	} else if exists {
 		f.proxies, f.readyProxies = int(proxy.Status.DesiredNumberScheduled), int(proxy.Status.NumberReady)
 	}
 	f.probe = probeImport(ctx, s, k)
@@ -128,13 +134,13 @@ func (f *clusterFacts) gatherController(ctx context.Context, s *session.Session,
 	}
 	var err error
 	if f.pod, err = s.Leader(ctx, k); err != nil {
-		f.podProblem = err.Error()
+		f.podProblem, f.noPermission = err.Error(), session.IsNoPermission(err)
 		return
 	}
 	began := k.Now()
 	response, err := session.QueryController[status.Status](ctx, s, k, status.PathStatus)
 	if err != nil {
-		f.statusProblem = err.Error()
+		f.statusProblem, f.noPermission = err.Error(), session.IsNoPermission(err)
 		return
 	}
 	f.controller = &response
@@ -206,7 +212,11 @@ func reachOthers(ctx context.Context, s *session.Session, k *session.Cluster, ow
 	var out []reached
 	for _, other := range others {
 		if own.pod == nil || other.pod == nil {
-			out = append(out, reached{context: other.context, unknown: true, problem: "no controller pod found in one of the two clusters"})
+			problem := "no controller pod found in one of the two clusters"
+			if own.noPermission || other.noPermission {
+				problem = "only the controllers can test it: see check controller"
+			}
+			out = append(out, reached{context: other.context, unknown: true, problem: problem})
 			continue
 		}
 		for _, ip := range sharedFamilies(own.pod, other.pod) {

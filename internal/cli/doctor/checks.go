@@ -117,11 +117,13 @@ func (f *clusterFacts) controllerCheck() check.Check {
 	c := check.Check{Name: "controller", Result: check.OK}
 	describe := fmt.Sprintf("find the reason: kubectl --context %s -n %s describe deployment %s", f.context, f.namespace, session.ManagerName)
 	switch {
+	case f.noPermission:
+		c.Result, c.Detail, c.Remedy = check.Unknown, cmp.Or(f.podProblem, f.statusProblem), "see docs/kubectl-mcs.md#permissions"
 	case f.pod == nil:
 		c.Result, c.Detail, c.Remedy = check.Failed, f.podProblem, describe
 	case f.controller == nil:
 		c.Result, c.Detail = check.Failed, f.statusProblem
-		c.Remedy = "check that you have permission to port-forward to the controller's pods, and that --status-bind-address is not 0 (docs/kubectl-mcs.md)"
+		c.Remedy = "check that --status-bind-address is not 0 (docs/kubectl-mcs.md)"
 	case !f.controller.Leader:
 		c.Result, c.Detail, c.Remedy = check.Failed, status.NoLeader, "run kubectl mcs check --wait 1m --context "+f.context+"; if it continues, "+describe
 	case f.replicas > 0 && f.ready < f.replicas:
@@ -137,6 +139,10 @@ func (f *clusterFacts) controllerCheck() check.Check {
 
 func (f *clusterFacts) versionCheck(plugin string) check.Check {
 	c := check.Check{Name: "versions", Result: check.OK}
+	if f.noPermission {
+		c.Result, c.Detail = check.Unknown, "the version of the controller is not known; this plugin is "+plugin
+		return c
+	}
 	if f.controller == nil {
 		c.Result, c.Detail = check.Unknown, "the controller did not respond; this plugin is "+plugin
 		return c
@@ -674,6 +680,8 @@ func (f *clusterFacts) resolutionChecks() []check.Check {
 func (f *clusterFacts) proxyCheck() check.Check {
 	c := check.Check{Name: "kube-proxy", Result: check.OK, Detail: fmt.Sprintf("%d of %d pods are ready", f.readyProxies, f.proxies)}
 	switch {
+	case f.proxyProblem != "":
+		c.Result, c.Detail = check.Unknown, f.proxyProblem
 	case f.proxies == 0:
 		c.Result, c.Detail = check.Unknown, "DaemonSet kube-system/kube-proxy does not exist: another component routes Services"
 	case f.readyProxies < f.proxies:
@@ -690,6 +698,10 @@ const networkPolicyRemedy = "if the chart's networkPolicy.enabled is true, check
 // endpoint of the service accepts connections.
 func (f *clusterFacts) connectionCheck() check.Check {
 	c := check.Check{Name: "clusterset IP", Result: check.OK}
+	if f.probe == nil && f.noPermission {
+		c.Result, c.Detail = check.Unknown, "only the controller can test it: see check controller"
+		return c
+	}
 	if f.probe == nil {
 		c.Result, c.Detail = check.Unknown, "no imported service has an IP and a ready TCP endpoint to test"
 		return c

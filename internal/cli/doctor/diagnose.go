@@ -21,7 +21,8 @@ func diagnoseCommand(s *session.Session) *cobra.Command {
 		Long: "Checks a service step by step: its Service and endpoints in the clusters that export it, the registry, and the\n" +
 			"ServiceImport, EndpointSlices, DNS answer and a connection in every cluster that --context names. The controller's\n" +
 			"own pod performs the DNS lookup and the connections, so no other image is needed.\n" +
-			"Exit code 3 when a step failed.",
+			"A step is unknown if you do not have the permission to read what it needs: those of the controller need a port-forward to its pod.\n" +
+			"Exit code 3 when a step failed, or the objects of the service cannot be read.",
 		Example:           "  kubectl mcs diagnose web -n shop --context cls1,cls2",
 		Args:              session.RequireService,
 		ValidArgsFunction: s.CompleteServices,
@@ -82,7 +83,7 @@ func printDiagnosis(s *session.Session, format session.Format, d Diagnosis) erro
 	if err := format.Print(s.Out, d, func(t *session.Table, _ bool) { d.print(t) }); err != nil {
 		return err
 	}
-	if d.Failure != nil {
+	if d.Failure != nil || d.isUnread() {
 		return session.ErrIncomplete
 	}
 	return nil
@@ -92,12 +93,28 @@ func (d Diagnosis) print(t *session.Table) {
 	d.PrintPhases(t)
 	t.Line("")
 	if d.Failure == nil {
-		t.Line("No step failed: " + d.Service + " works in all contexts that were checked.")
+		d.printNoFailure(t)
 		return
 	}
 	t.Line(fmt.Sprintf("Failed in %s at %s: %s.", d.Failure.Context, d.Failure.Name, strings.TrimSuffix(d.Failure.Detail, ".")))
 	if d.Failure.Remedy != "" {
 		t.Line("Remedy: " + d.Failure.Remedy)
+	}
+}
+
+// printNoFailure prints the result of a diagnosis without a failed step.
+func (d Diagnosis) printNoFailure(t *session.Table) {
+	unknown, remedy := d.unknown()
+	if len(unknown) == 0 {
+		t.Line("No step failed: " + d.Service + " works in all contexts that were checked.")
+		return
+	}
+	t.Line("No step failed, but some are unknown, so it is unknown whether " + d.Service + " works.")
+	for _, text := range unknown {
+		t.Line("Unknown " + text)
+	}
+	if remedy != "" {
+		t.Line("Remedy: " + remedy)
 	}
 }
 

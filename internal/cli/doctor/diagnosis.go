@@ -52,25 +52,68 @@ func Diagnose(key mcs.Key, all []ServiceFacts) Diagnosis {
 	for _, f := range all {
 		switch {
 		case f.problem != "":
-			d.addPhase(f.Context, "cluster", apiServerFailure(f.Context, f.problem))
+			d.addPhase(f.Context, phaseCluster, f.problemStep())
 		case f.export != nil:
 			d.addPhase(f.Context, "export", f.exportSteps(key)...)
 		}
 	}
-	if len(exporters) == 0 && len(d.Phases) == 0 {
+	isExported := len(exporters) > 0 || len(d.Phases) > 0
+	if !isExported && !slices.ContainsFunc(all, func(f ServiceFacts) bool { return f.Registry == nil }) {
 		d.addPhase(all[0].Context, "export", noExportStep(key, all))
 		return d
 	}
 	for _, f := range all {
-		switch here := f.exportersHere(exporters, mapped); {
-		case f.problem != "":
-		case len(here) == 0 && len(exporters) > 0:
-			d.addPhase(f.Context, "import", check.Check{Name: "mapped service", Result: check.OK, Detail: "not mapped in this cluster, and no cluster exports it: nothing is imported"})
-		default:
-			d.addPhase(f.Context, "import", f.importSteps(key, here, all)...)
+		if f.problem == "" && (isExported || f.Registry == nil) {
+			d.addPhase(f.Context, "import", f.importPhase(key, exporters, mapped, all)...)
 		}
 	}
 	return d
+}
+
+// importPhase returns the steps of the import in a cluster. exporters are the clusters that export
+// the service, and mapped the pseudo-clusters among them.
+func (f *ServiceFacts) importPhase(key mcs.Key, exporters, mapped []string, all []ServiceFacts) []check.Check {
+	here := f.exportersHere(exporters, mapped)
+	if len(here) == 0 && len(exporters) > 0 && f.Registry != nil {
+		return []check.Check{{Name: "mapped service", Result: check.OK, Detail: "not mapped in this cluster, and no cluster exports it: nothing is imported"}}
+	}
+	return f.importSteps(key, here, all)
+}
+
+// phaseCluster is the name of the phase of a cluster whose objects could not be read.
+const phaseCluster = "cluster"
+
+// problemStep returns the step of a cluster whose objects could not be read.
+func (f *ServiceFacts) problemStep() check.Check {
+	if f.noPermission {
+		return check.Check{
+			Name: "objects", Result: check.Unknown, Detail: f.problem,
+			Remedy: "ask an administrator for the role view in the namespace: docs/install.md#roles-for-teams",
+		}
+	}
+	return apiServerFailure(f.Context, f.problem)
+}
+
+// unknown returns the steps that are unknown, a text for each context, and the first remedy among
+// them.
+func (d *Diagnosis) unknown() (texts []string, remedy string) {
+	steps := map[string][]string{}
+	for _, p := range d.Phases {
+		for _, step := range p.Steps {
+			if step.Result == check.Unknown && !slices.Contains(steps[p.Context], step.Name) {
+				steps[p.Context], remedy = append(steps[p.Context], step.Name), cmp.Or(remedy, step.Remedy)
+			}
+		}
+	}
+	for _, context := range slices.Sorted(maps.Keys(steps)) {
+		texts = append(texts, "in "+context+": "+strings.Join(steps[context], ", "))
+	}
+	return texts, remedy
+}
+
+// isUnread reports whether the objects of a cluster could not be read.
+func (d *Diagnosis) isUnread() bool {
+	return slices.ContainsFunc(d.Phases, func(p Phase) bool { return p.Name == phaseCluster })
 }
 
 // addPhase adds a phase, and its failure if it is the first.
@@ -116,10 +159,11 @@ func mappedClusters(all []ServiceFacts) (ids []string) {
 }
 
 // exportersHere returns the exporters without the pseudo-clusters of which this cluster maps no
-// service: each cluster has its own mappings.
+// service: each cluster has its own mappings. Without the view of the controller, it returns those
+// of the ServiceImport: others may not export to this cluster.
 func (f *ServiceFacts) exportersHere(exporters, mapped []string) []string {
 	if f.Registry == nil {
-		return exporters
+		return f.ImportedFrom()
 	}
 	if m := f.Registry.Mapped; m != nil {
 		mapped = subtract(mapped, []string{m.ClusterID})
@@ -222,6 +266,9 @@ func (f *ServiceFacts) endpointsStep(key mcs.Key) check.Check {
 func (f *ServiceFacts) controllerStep() check.Check {
 	c := check.Check{Name: "controller", Result: check.Failed}
 	switch {
+	case f.noPermission:
+		c.Result, c.Detail = check.Unknown, f.controllerProblem
+		c.Remedy = fmt.Sprintf("ask an administrator to run kubectl mcs diagnose %s -n %s --context %s (docs/kubectl-mcs.md#permissions)", f.key.Name, f.key.Namespace, f.Context)
 	case f.controller == nil:
 		c.Detail = f.controllerProblem
 		c.Remedy = fmt.Sprintf("run kubectl mcs check --context %s, and kubectl --context %[1]s -n %s get pods", f.Context, f.controllerNamespace)
@@ -298,7 +345,7 @@ func (f *ServiceFacts) publicationStep() check.Check {
 	c := check.Check{Name: "registry", Result: check.OK, Detail: "has the export of this cluster"}
 	switch {
 	case f.Registry == nil:
-		c.Result, c.Detail = check.Unknown, cmp.Or(f.registryProblem, "the controller did not respond")
+		c.Result, c.Detail = check.Unknown, f.unread()
 	case f.Registry.Publication == nil:
 		c.Result, c.Detail = check.Failed, "the controller does not export the service"
 		c.Remedy = "see the conditions of the ServiceExport, and " + logsCommand(f.Context, f.controllerNamespace)
@@ -311,8 +358,11 @@ func (f *ServiceFacts) publicationStep() check.Check {
 
 func (f *ServiceFacts) conflictStep() check.Check {
 	c := check.Check{Name: "conflicts", Result: check.OK, Detail: "none"}
-	if conflict := meta.FindStatusCondition(f.export.Status.Conditions, string(mcsv1beta1.ServiceExportConditionConflict)); conflict != nil &&
-		conflict.Status == metav1.ConditionTrue {
+	conflict := meta.FindStatusCondition(f.export.Status.Conditions, string(mcsv1beta1.ServiceExportConditionConflict))
+	switch {
+	case conflict == nil:
+		c.Result, c.Detail = check.Unknown, conditionText(conflict)
+	case conflict.Status == metav1.ConditionTrue:
 		c.Result, c.Detail = check.Warning, conditionText(conflict)
 		c.Remedy = "make the exported Services equal in these properties; until then the oldest export wins (docs/api.md)"
 	}
@@ -350,7 +400,7 @@ func (f *ServiceFacts) importSteps(key mcs.Key, exporters []string, all []Servic
 		steps = append(steps, f.derivedServiceStep())
 	}
 	steps = append(steps, f.selectionSteps()...)
-	steps = append(steps, f.importedSlicesStep(exporters, all))
+	steps = append(steps, f.importedSlicesSteps(exporters, all)...)
 	steps = append(steps, f.trafficPolicySteps()...)
 	steps = append(steps, f.coreDNSStep())
 	if f.probe != nil || f.probeProblem != "" {
@@ -405,7 +455,7 @@ func (f *ServiceFacts) trueCondition(kind string) *metav1.Condition {
 func (f *ServiceFacts) registryStep(exporters []string) check.Check {
 	c := check.Check{Name: "registry", Result: check.OK}
 	if f.Registry == nil {
-		c.Result, c.Detail = check.Unknown, cmp.Or(f.registryProblem, "the controller did not respond")
+		c.Result, c.Detail = check.Unknown, f.unread()
 		return c
 	}
 	var read []string
@@ -486,6 +536,9 @@ func (f *ServiceFacts) importStep(exporters []string) check.Check {
 		}
 		if refused := f.refused(""); refused != "" {
 			c.Detail, c.Remedy = c.Detail+"; refused: "+refused, refusedRemedy
+		}
+		if f.Registry == nil && f.failure() == "" {
+			c.Result, c.Detail, c.Remedy = check.Unknown, c.Detail+"; only the controller knows whether a cluster exports the service to this one", ""
 		}
 		return c
 	}

@@ -159,6 +159,14 @@ func (f *ServiceFacts) wanted(exp mcs.Export) (want addressSet, why string) {
 	return want, strings.Join(reasons, ", ")
 }
 
+// importedSlicesSteps returns no step if it is unknown whether the service is to be imported.
+func (f *ServiceFacts) importedSlicesSteps(exporters []string, all []ServiceFacts) []check.Check {
+	if f.Import == nil && f.Registry == nil {
+		return nil
+	}
+	return []check.Check{f.importedSlicesStep(exporters, all)}
+}
+
 // importedSlicesStep compares the imported slices with the exports.
 func (f *ServiceFacts) importedSlicesStep(exporters []string, all []ServiceFacts) check.Check {
 	c := check.Check{Name: stepImported, Result: check.OK}
@@ -172,7 +180,11 @@ func (f *ServiceFacts) importedSlicesStep(exporters []string, all []ServiceFacts
 		if exp := f.exportOf(id, all); exp != nil {
 			difference, isFailure := f.compareImport(*exp, sources[id])
 			text += difference
-			if isFailure {
+			switch {
+			case isFailure && f.Registry == nil: // the controller may have a reason
+				c.Result = check.Unknown
+				text += "; only the controller knows why"
+			case isFailure:
 				c.Result = check.Failed
 				c.Remedy = settleRemedy + logsCommand(f.Context, f.controllerNamespace)
 			}
@@ -180,7 +192,7 @@ func (f *ServiceFacts) importedSlicesStep(exporters []string, all []ServiceFacts
 		parts = append(parts, text)
 	}
 	c.Detail = strings.Join(parts, ", ")
-	if total == 0 && c.Result == check.OK {
+	if total == 0 && c.Result != check.Failed {
 		c.Result = check.Failed
 		c.Detail = cmp.Or(c.Detail, "no endpoints")
 		c.Remedy = "repair the failed steps above; if none failed, make an endpoint ready in an exporting cluster"
@@ -276,7 +288,7 @@ func (f *ServiceFacts) trafficPolicySteps() []check.Check {
 		return nil
 	}
 	c := check.Check{Name: "traffic policy", Result: check.OK, Detail: "internalTrafficPolicy is Local: clients reach only the endpoints on their own node"}
-	if ready, _ := CountReady(groupBySource(f.ImportedSlices)[f.clusterID()]); ready == 0 {
+	if ready, _ := CountReady(groupBySource(f.ImportedSlices)[f.clusterID()]); ready == 0 && f.clusterID() != "" {
 		c.Result = check.Failed
 		c.Detail += ", and no endpoint of this cluster is ready: they reach none"
 		c.Remedy = "set trafficDistribution: PreferSameNode instead of internalTrafficPolicy: Local on the exported Services, or export ready pods from this cluster (docs/topology.md)"

@@ -1,13 +1,17 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
@@ -26,8 +30,11 @@ type ServiceFacts struct {
 	key mcs.Key
 	// controllerNamespace is the namespace of the controller.
 	controllerNamespace string
-	// problem is the reason why the API server did not respond; all other facts are then unknown.
+	// problem is the reason why the objects could not be read; all other facts are then unknown.
 	problem string
+	// noPermission reports whether problem or controllerProblem is a permission that the user does
+	// not have.
+	noPermission bool
 
 	// hasNamespace reports whether the service's namespace exists.
 	hasNamespace bool
@@ -66,7 +73,7 @@ type ServiceFacts struct {
 func gatherService(ctx context.Context, s *session.Session, k *session.Cluster, key mcs.Key, probe bool) ServiceFacts {
 	f := ServiceFacts{Context: k.Context, key: key, controllerNamespace: s.ControllerNamespace, plugin: s.Version}
 	if err := f.readObjects(ctx, k, key); err != nil {
-		return ServiceFacts{Context: k.Context, problem: err.Error()}
+		return ServiceFacts{Context: k.Context, problem: err.Error(), noPermission: session.IsNoPermission(err)}
 	}
 	f.warning = lastWarning(ctx, k, key)
 	f.permissions = reviewPermissions(ctx, k, roleFile, s.ControllerNamespace, session.ManagerName)
@@ -77,7 +84,10 @@ func gatherService(ctx context.Context, s *session.Session, k *session.Cluster, 
 	}
 	controller, err := session.QueryController[status.Status](ctx, s, k, status.PathStatus)
 	if err != nil {
-		f.controllerProblem = err.Error()
+		f.controllerProblem, f.noPermission = err.Error(), session.IsNoPermission(err)
+		if probe {
+			f.probeProblem = "only the controller can test it: see step controller"
+		}
 		return f
 	}
 	f.controller = &controller
@@ -177,6 +187,53 @@ func eventTime(e corev1.Event) time.Time {
 		return e.LastTimestamp.Time
 	}
 	return e.EventTime.Time
+}
+
+// unread returns why the state of the service in the registry is unknown.
+func (f *ServiceFacts) unread() string {
+	if f.noPermission {
+		return "only the controller knows it: see step controller"
+	}
+	return cmp.Or(f.registryProblem, "the controller did not respond")
+}
+
+// Unread returns the lines of describe for a cluster whose controller the user may not query.
+func (f *ServiceFacts) Unread() (lines []string) {
+	if !f.noPermission || f.controllerProblem == "" {
+		return nil
+	}
+	lines = append(lines, fmt.Sprintf("%s: the controller was not queried (%s): exporters, importers and conflicts are unknown unless objects show them", f.Context, f.controllerProblem))
+	if f.export == nil {
+		return lines
+	}
+	text := fmt.Sprintf("%s: has a ServiceExport since %s", f.Context, f.export.CreationTimestamp.UTC().Format(time.RFC3339))
+	for _, kind := range []string{string(mcsv1beta1.ServiceExportConditionReady), mcs.ConditionRecipients, mcs.ConditionImported} {
+		if c := meta.FindStatusCondition(f.export.Status.Conditions, kind); c != nil {
+			text += fmt.Sprintf("; %s=%s: %s", strings.TrimPrefix(kind, "multicluster.k8s.aws/"), c.Status, c.Message)
+		}
+	}
+	return append(lines, text)
+}
+
+// ExportConflicts returns the conflicts that the ServiceExport reports.
+func (f *ServiceFacts) ExportConflicts() []string {
+	if f.export == nil {
+		return nil
+	}
+	c := meta.FindStatusCondition(f.export.Status.Conditions, string(mcsv1beta1.ServiceExportConditionConflict))
+	if c == nil || c.Status != metav1.ConditionTrue {
+		return nil
+	}
+	return []string{c.Message}
+}
+
+// ImportedFrom returns the clusters from which this one imports the service according to the
+// ServiceImport.
+func (f *ServiceFacts) ImportedFrom() []string {
+	if f.Import == nil || f.Import.Labels[plan.LabelAppManagedBy] != plan.ManagedBy {
+		return nil
+	}
+	return session.SourceClusters(f.Import)
 }
 
 // clusterID returns the cluster's ID in the clusterset, or "" if the cluster is not known to be a

@@ -8,9 +8,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/clitest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
@@ -26,6 +29,32 @@ func TestSessions(t *testing.T) {
 			c["cls2"].CoreDNS.DeniedResource = "endpointslices"
 			c["cls2"].Remove(clitest.Slice("imported-1", nil))
 		}, Lines: []string{"diagnose web --context cls1,cls2"}},
+		{Name: "team", Setup: func(c clitest.Clusters) {
+			clitest.ExportWeb(c)
+			c["cls1"].OnlyNamespace, c["cls2"].OnlyNamespace = "demo", "demo"
+		}, Lines: []string{"diagnose web --context cls1,cls2", "diagnose nothing --context cls2", "diagnose web -o yaml --context cls2 --no-probe", "check --context cls2"}},
+		{Name: "team-one-context", Setup: func(c clitest.Clusters) {
+			clitest.ExportWeb(c)
+			c["cls2"].OnlyNamespace = "demo"
+			c["cls2"].Remove(clitest.Slice("imported-1", nil))
+			half := clitest.Slice("imported-1", map[string]string{plan.LabelManagedBy: plan.ManagedBy, mcsv1beta1.LabelServiceName: "web", mcsv1beta1.LabelSourceCluster: "cls1"})
+			half.Endpoints = half.Endpoints[:1] // the controller may have a reason
+			c["cls2"].Add(half)
+		}, Lines: []string{"diagnose web --context cls1,cls2"}},
+		{Name: "team-not-imported", Setup: func(c clitest.Clusters) {
+			clitest.ExportWeb(c)
+			c["cls2"].OnlyNamespace = "demo"
+			c["cls2"].Remove(&mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Name: "web"}})
+			c["cls2"].Remove(clitest.Slice("imported-1", nil))
+		}, Lines: []string{"diagnose web --context cls1,cls2"}},
+		{Name: "team-other-namespace", Setup: func(c clitest.Clusters) {
+			clitest.ExportWeb(c)
+			c["cls1"].OnlyNamespace = "other"
+		}, Lines: []string{"diagnose web"}},
+		{Name: "diagnose-no-controller", Setup: func(c clitest.Clusters) {
+			clitest.ExportWeb(c)
+			c["cls2"].RemovePods()
+		}, Lines: []string{"diagnose web --context cls2", "diagnose web --context cls1,cls2", "diagnose nothing --context cls1,cls2"}},
 		{Name: "diagnose-no-dns", Setup: func(c clitest.Clusters) {
 			clitest.ExportWeb(c)
 			c["cls2"].CoreDNS.SetCorefile(clitest.StockCorefile)

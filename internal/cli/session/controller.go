@@ -69,17 +69,30 @@ func ReadController(ctx context.Context, s *Session, k *Cluster, path string) ([
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
-	var body []byte
-	err = k.ForwardPort(ctx, pod, ContainerPort(pod, status.PortName, names.StatusPort), func(conn io.ReadWriter) error {
-		body, err = httpGet(ctx, conn, path)
-		return err
-	})
+	body, err := k.query(ctx, pod, path)
 	if err != nil {
 		return nil, fmt.Errorf("querying %s of pod %s/%s: %w", path, pod.Namespace, pod.Name, err)
 	}
 	return body, nil
+}
+
+// query returns the response of the controller in pod at path.
+func (k *Cluster) query(ctx context.Context, pod *corev1.Pod, path string) ([]byte, error) {
+	limited, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	var body []byte
+	err := k.ForwardPort(limited, pod, ContainerPort(pod, status.PortName, names.StatusPort), func(conn io.ReadWriter) (err error) {
+		body, err = httpGet(limited, conn, path)
+		return err
+	})
+	if err == nil {
+		return body, nil
+	}
+	// a refused upgrade to WebSocket or SPDY has no status
+	if allowed, problem := k.CanForwardTo(ctx, pod.Namespace); problem == nil && !allowed {
+		return nil, &NoPermissionError{"create", "pods/portforward", pod.Namespace, err}
+	}
+	return nil, err
 }
 
 // httpGet sends one request over a connection and returns the body of the response.

@@ -21,7 +21,7 @@ func (k *Cluster) List(ctx context.Context, namespace string, into client.Object
 	if err != nil {
 		return err
 	}
-	return c.List(ctx, into, append(opts, client.InNamespace(namespace))...)
+	return WithRule(c.List(ctx, into, append(opts, client.InNamespace(namespace))...), "list", namespace)
 }
 
 // Find reads an object and reports whether it exists. An API that is not served has no objects.
@@ -34,7 +34,7 @@ func (k *Cluster) Find(ctx context.Context, namespace, name string, into client.
 	if IsNotFound(err) {
 		return false, nil
 	}
-	return err == nil, err
+	return err == nil, WithRule(err, "get", namespace)
 }
 
 // IsNotFound reports whether the object, or its whole API, does not exist.

@@ -2,6 +2,7 @@ package show
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,6 +25,11 @@ type description struct {
 	Imports   []importState            `json:"imports"`
 	// Conflicts are the properties on which the exports disagree.
 	Conflicts []string `json:"conflicts,omitempty"`
+	// OtherExporters are clusters of which only ServiceImports show that they export the service.
+	OtherExporters []string `json:"otherExporters,omitempty"`
+	// Unread are the contexts whose controllers the user may not query, with the missing permission
+	// and what the ServiceExport shows: importers and conflicts are unknown there.
+	Unread []string `json:"unread,omitempty"`
 	doctor.Diagnosis
 }
 
@@ -69,6 +75,10 @@ func newDescription(key mcs.Key, all []doctor.ServiceFacts) description {
 			services = append(services, *f.Registry)
 			d.addImporters(f.Registry)
 			d.Conflicts = appendMissing(d.Conflicts, f.Registry.Conflicts...)
+		} else {
+			d.Conflicts = appendMissing(d.Conflicts, f.ExportConflicts()...)
+			d.Unread = append(d.Unread, f.Unread()...)
+			d.OtherExporters = appendMissing(d.OtherExporters, f.ImportedFrom()...)
 		}
 		if f.Import != nil {
 			ready, count := doctor.CountReady(f.ImportedSlices)
@@ -79,6 +89,10 @@ func newDescription(key mcs.Key, all []doctor.ServiceFacts) description {
 		}
 	}
 	d.Exports = append(d.Exports, mergeExports(services)...)
+	d.OtherExporters = slices.DeleteFunc(d.OtherExporters, func(id string) bool {
+		return slices.ContainsFunc(d.Exports, func(e mcs.Export) bool { return e.Cluster == id })
+	})
+	slices.Sort(d.OtherExporters)
 	return d
 }
 
@@ -105,6 +119,12 @@ func (d description) print(t *session.Table) {
 		ready, count := countEndpoints(e)
 		t.Row(e.Cluster, e.Created.UTC().Format(time.RFC3339), e.Type, strings.Join(ports, ","), count, ready, d.recipients(e), d.importers(e))
 	}
+	for _, id := range d.OtherExporters {
+		t.Row(id, unknown, unknown, unknown, unknown, unknown, unknown, unknown)
+	}
+	if len(d.Exports)+len(d.OtherExporters) == 0 && len(d.Unread) > 0 {
+		t.Row(unknown, unknown, unknown, unknown, unknown, unknown, unknown, unknown)
+	}
 	t.Line("")
 	t.Row("IMPORTED IN", "TYPE", "IPS", "PORTS", "FROM", "ENDPOINTS", "READY")
 	for _, i := range d.Imports {
@@ -115,6 +135,12 @@ func (d description) print(t *session.Table) {
 			t.Line("")
 		}
 		t.Line("Conflict: " + c)
+	}
+	for i, line := range d.Unread {
+		if i == 0 {
+			t.Line("")
+		}
+		t.Line(line)
 	}
 	t.Line("")
 	d.PrintPhases(t)
@@ -142,7 +168,7 @@ func (d description) importers(e mcs.Export) string {
 	importers, known := d.Importers[e.Cluster]
 	switch {
 	case !known:
-		return "unknown"
+		return unknown
 	case len(importers.Importing) > 0:
 		return mcs.JoinClusters(importers.Importing, maxImporterNames)
 	case len(importers.ImportingNamespace)+len(importers.NotReporting) > 0:

@@ -3,6 +3,7 @@ package show
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -18,10 +19,15 @@ import (
 
 // A Service is a service of a clusterset, as far as the controllers of the contexts know it.
 type Service struct {
+	// Context is that of the cluster whose Kubernetes objects show the service, "" if the service
+	// is merged from the controllers. With a Context the importers, further exporters, drains, and
+	// conflicts that no ServiceExport here reports are unknown, and the endpoints are those that
+	// the cluster has imported.
+	Context      string  `json:"context,omitempty"`
 	ClusterSetID string  `json:"clusterSetID"`
 	Key          mcs.Key `json:"key"`
 	// State is problem, no endpoints, conflict, stale, drained, not imported or ok: the first that
-	// applies.
+	// applies. With a Context it is ready instead of ok.
 	State string `json:"state"`
 	// Type and Ports are those of the oldest export, "" and none if no export could be read.
 	Type  string     `json:"type,omitempty"`
@@ -253,8 +259,11 @@ func serviceState(s *Service) string {
 	case drained:
 		return "drained"
 	}
-	return "ok"
+	return stateOK
 }
+
+// stateOK is the state of a service that works.
+const stateOK = "ok"
 
 func getServicesCommand(s *session.Session) *cobra.Command {
 	var o getOptions
@@ -262,7 +271,8 @@ func getServicesCommand(s *session.Session) *cobra.Command {
 		Use:   "services",
 		Short: "List the services of the clusterset",
 		Long: "Lists the services of the clusterset as the controllers of the contexts know them: the clusters that export and import them,\n" +
-			"conflicts, and exports that are stale or drained. The clusters that import a service are known from the contexts of those that export it.",
+			"conflicts, and exports that are stale or drained. The clusters that import a service are known from the contexts of those that export it.\n" +
+			"Without permission to query a controller, lists what the ServiceExports, ServiceImports and EndpointSlices of that context show.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			clusters, namespace, err := s.ClustersAndNamespace(o.allNamespaces)
@@ -274,23 +284,43 @@ func getServicesCommand(s *session.Session) *cobra.Command {
 			if namespace != "" {
 				services = slices.DeleteFunc(services, func(s Service) bool { return s.Key.Namespace != namespace })
 			}
+			ofObjects, err := readServicesOf(cmd.Context(), s, clusters, statuses, namespace)
+			services = append(services, ofObjects...)
 			if err := o.format.Print(s.Out, services, func(t *session.Table, wide bool) { printServices(t, services, wide) }); err != nil {
 				return err
 			}
-			return firstServicesError(statuses, lists)
+			return errors.Join(err, firstServicesError(statuses, lists))
 		},
 	}
 	o.addFlags(cmd)
 	return cmd
 }
 
-// firstServicesError returns an error if a controller could not be queried.
+// readServicesOf returns the services that the objects of the contexts show whose controllers the
+// user may not query.
+func readServicesOf(ctx context.Context, s *session.Session, clusters []*session.Cluster, statuses []ClusterStatus, namespace string) (services []Service, err error) {
+	errs := make([]error, len(clusters))
+	for i, k := range clusters {
+		if !statuses[i].NoPermission {
+			continue
+		}
+		var found []Service
+		if found, errs[i] = readServices(ctx, k, namespace); errs[i] == nil {
+			s.Progressf("%s: the controller was not queried (%s):\n  importers, and conflicts that no ServiceExport reports, are unknown", k.Context, statuses[i].Problem)
+		}
+		services = append(services, found...)
+	}
+	return services, session.JoinErrors(clusters, errs)
+}
+
+// firstServicesError returns an error if a controller could not be queried although the user may.
 func firstServicesError(statuses []ClusterStatus, lists []ContextServices) error {
-	if err := firstQueryError(statuses); err != nil {
+	permitted := slices.DeleteFunc(slices.Clone(statuses), func(c ClusterStatus) bool { return c.NoPermission })
+	if err := firstQueryError(permitted); err != nil {
 		return err
 	}
-	for _, l := range lists {
-		if l.Problem != "" {
+	for i, l := range lists {
+		if l.Problem != "" && !statuses[i].NoPermission {
 			return fmt.Errorf("%s: %s", l.Context, l.Problem)
 		}
 	}
@@ -299,6 +329,10 @@ func firstServicesError(statuses []ClusterStatus, lists []ContextServices) error
 
 func printServices(t *session.Table, services []Service, wide bool) {
 	header := []any{"NAMESPACE", "NAME", "TYPE", "PORTS", "EXPORTED BY", "IMPORTED BY", "ENDPOINTS", "READY", "STATE"}
+	hasContext := slices.ContainsFunc(services, func(s Service) bool { return s.Context != "" })
+	if hasContext {
+		header = append([]any{"CONTEXT"}, header...)
+	}
 	if wide {
 		header = append(header, "DETAIL")
 	}
@@ -317,6 +351,12 @@ func printServices(t *session.Table, services []Service, wide bool) {
 		row := []any{
 			svc.Key.Namespace, svc.Key.Name, svc.Type, strings.Join(ports, ","), mcs.JoinClusters(exporters, maxImporterNames), svc.importedBy(), all, ready, svc.State,
 		}
+		if svc.Context != "" && len(exporters) == 0 { // a ServiceExport does not have the ID
+			row[4], row[6], row[7] = unknown, unknown, unknown
+		}
+		if hasContext {
+			row = append([]any{svc.Context}, row...)
+		}
 		if wide {
 			row = append(row, strings.Join(slices.Concat(svc.Problems, svc.Conflicts), "; "))
 		}
@@ -324,13 +364,16 @@ func printServices(t *session.Table, services []Service, wide bool) {
 	}
 }
 
+// unknown is a cell that only a controller knows.
+const unknown = "unknown"
+
 // importedBy returns the cell with the clusters that import the service.
 func (s *Service) importedBy() string {
 	switch {
 	case len(s.Importers.Importing) > 0:
 		return mcs.JoinClusters(s.Importers.Importing, maxImporterNames)
 	case !s.ImportersKnown:
-		return "unknown"
+		return unknown
 	case len(s.Importers.ImportingNamespace)+len(s.Importers.NotReporting) > 0:
 		return "not reported"
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/clitest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
@@ -72,6 +73,34 @@ func TestSessions(t *testing.T) {
 			clitest.ExportWeb(c)
 			c["cls2"].Unreachable = true
 		}, Lines: []string{"get services --context cls1,cls2"}},
+		{Name: "team", Setup: func(c clitest.Clusters) {
+			clitest.ExportWeb(c)
+			c["cls1"].OnlyNamespace, c["cls2"].OnlyNamespace = "demo", "demo"
+		}, Lines: []string{
+			"get services --context cls1,cls2", "get services --context cls2 -o json", "get services -A", "get exports", "get exports -A", "get imports", "get clusters",
+			"describe web --context cls1,cls2", "describe web --context cls2 -o json", "status", "registry get web",
+		}},
+		{Name: "team-one-context", Setup: func(c clitest.Clusters) {
+			clitest.ExportWeb(c)
+			c["cls2"].OnlyNamespace = "demo"
+		}, Lines: []string{"get services --context cls1,cls2", "describe web --context cls1,cls2"}},
+		{Name: "team-problems", Setup: func(c clitest.Clusters) {
+			c["cls1"].OnlyNamespace = "demo"
+			c["cls1"].Add(
+				&mcsv1beta1.ServiceExport{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "api", CreationTimestamp: metav1.NewTime(clitest.Today)}},
+				&mcsv1beta1.ServiceExport{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "db", CreationTimestamp: metav1.NewTime(clitest.Today)}, Status: mcsv1beta1.ServiceExportStatus{Conditions: []metav1.Condition{
+					{Type: "Valid", Status: metav1.ConditionTrue, Reason: "Valid"},
+					{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Exported", Message: "the other clusters of the clusterset can see the export"},
+					{Type: "Conflict", Status: metav1.ConditionTrue, Reason: "PortConflict", Message: "port http differs"},
+					{Type: mcs.ConditionImported, Status: metav1.ConditionTrue, Reason: "Imported", Message: "imported by cls2"},
+				}}},
+				&mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "web", Labels: map[string]string{plan.LabelAppManagedBy: plan.ManagedBy}},
+					Status: mcsv1beta1.ServiceImportStatus{Clusters: []mcsv1beta1.ClusterStatus{{Cluster: "cls2"}}, Conditions: []metav1.Condition{
+						{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Ready"},
+					}}},
+				&mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "foreign"}},
+			)
+		}, Lines: []string{"get services -o wide", "describe db"}},
 		{Name: "describe", Setup: clitest.ExportWeb, Lines: []string{"describe web --context cls1,cls2", "describe web --context cls2 -o yaml"}},
 		{Name: "registry", Setup: clitest.ExportWeb, Lines: []string{
 			"registry get web", "registry get web --context cls2 -o json", "registry get nothing", "registry dump --context cls2", "registry dump -o table",

@@ -19,6 +19,8 @@ type ClusterStatus struct {
 	Context string         `json:"context"`
 	Status  *status.Status `json:"status,omitempty"`
 	Problem string         `json:"problem,omitempty"`
+	// NoPermission reports whether Problem is a permission that the user does not have.
+	NoPermission bool `json:"noPermission,omitempty"`
 }
 
 func statusCommand(s *session.Session) *cobra.Command {
@@ -47,7 +49,7 @@ func QueryStatuses(ctx context.Context, s *session.Session, clusters []*session.
 	return session.ForEachCluster(clusters, func(k *session.Cluster) ClusterStatus {
 		response, err := session.QueryController[status.Status](ctx, s, k, status.PathStatus)
 		if err != nil {
-			return ClusterStatus{Context: k.Context, Problem: err.Error()}
+			return ClusterStatus{Context: k.Context, Problem: err.Error(), NoPermission: session.IsNoPermission(err)}
 		}
 		return ClusterStatus{Context: k.Context, Status: &response}
 	})
@@ -80,6 +82,10 @@ func printStatuses(s *session.Session, format session.Format, statuses []Cluster
 }
 
 func (c ClusterStatus) printRow(t *session.Table) {
+	if c.NoPermission {
+		t.Row(c.Context, "", "", "", "", "", "", "", "no permission")
+		return
+	}
 	if c.Status == nil {
 		t.Row(c.Context, "", "", "", "", "", "", "", "unreachable")
 		return

@@ -390,6 +390,8 @@ async function diagnose(s, probe) {
 function diagnosis(d, probe) {
   const failure = d.failure
     ? el('div', { class: 'failure' }, el('p', {}, el('b', {}, `Failed in ${d.failure.context} at ${d.failure.name}: `), d.failure.detail), d.failure.remedy ? el('p', {}, 'Remedy: ', el('code', {}, d.failure.remedy)) : '')
+    : d.phases.some((p) => p.steps.some((step) => step.result === 'unknown'))
+    ? el('p', {}, mark('note', 'unknown'), ' No step failed, but some are unknown.')
     : el('p', { class: 'passed' }, mark('ok', 'ok'), probe ? ' No step failed.' : ' No step failed. DNS and connections were not tested.');
   return [failure, ...d.phases.flatMap((p) => [
     el('h4', {}, `${p.name} in ${p.context}`),
