@@ -233,7 +233,8 @@ func TestGather_WithPartialRights(t *testing.T) {
 	}
 	index := files[indexFile]
 	for _, want := range []string{
-		"Could not be read:\n", "cls1/serviceexports.yaml: things is forbidden: no access\n", "cls1/controller/status.json: reading the controller's Lease: things is forbidden",
+		"Could not be read:\n", "cls1/serviceexports.yaml: no permission to list things in the whole cluster\n",
+		"cls1/controller/status.json: reading the controller's Lease: no permission to get things in namespace cloud-map-mcs-system\n",
 		"cls2/controller/metrics.txt: querying /metrics of pod cloud-map-mcs-system/manager-abc: connection refused\n", "\nFiles:\n", "cls1/controller/pods.yaml: ",
 	} {
 		if !strings.Contains(index, want) {
