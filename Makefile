@@ -120,6 +120,13 @@ unit: build bin/helm bin/promtool ## Run the tests that need no cluster (a real 
 	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 REQUIRE_HELM=1 REQUIRE_PROMTOOL=1 go test $(SHORT) -p $$((1 + $$(nproc))) -parallel 16 -timeout 40m $(LONG) ./api/... ./cloudmaplocal/... ./cmd/... ./deploy/... ./hack/... ./internal/... ./test/attack ./test/bench ./test/clusterset ./test/demo ./test/docs ./test/fleet ./test/matrix ./test/tutorial
 	cd testbed && go test -timeout 15m ./...
 
+# On Linux and macOS, with Go alone. Left out: packages whose tests take minutes, need etcd or read /proc. Tests that need an API server skip themselves.
+.PHONY: unit-fast
+unit-fast: ## Run the tests that need no cluster, API server, Helm or Linux, in minutes
+	go test $(SHORT) -parallel 16 -skip '^TestBrowser' \
+	  $$(go list ./api/... ./cloudmaplocal/... ./cmd/... ./hack/columns ./hack/docs ./hack/words ./internal/... ./test/docs \
+	    | grep -vE '/internal/(controller|registry/cloudmap|registry/etcd|testprocess)$$')
+
 # On their own and one after the other: each uses both cores for minutes, and tests in real time beside it would wait for it.
 # Each commit has seeds of its own, so every change tries new ones, and a run that fails fails again for the same commit. make soak makes more steps, at night.
 FAULTS_SEED ?= $(shell echo $$((0x$$(git rev-parse --short=6 HEAD 2>/dev/null || echo 1))))
