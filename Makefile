@@ -29,6 +29,10 @@ build: ## Build the controller, kubectl-mcs, cloudmap-local and the testbed into
 	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 	go build -C testbed -o ../bin/ ./cmd/...
 
+.PHONY: plugin
+plugin: ## Build kubectl-mcs into bin/, on Linux or macOS
+	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/kubectl-mcs
+
 # The real Helm, for the chart's tests and scenarios; pinned in hack/helm/go.mod (3 minutes on 2 cores the first time).
 bin/helm: hack/helm/go.mod hack/helm/go.sum
 	go build -C hack/helm -ldflags '-s -w' -o ../../bin/helm helm.sh/helm/v4/cmd/helm
@@ -244,7 +248,7 @@ image: ## Build the multi-arch OCI images into dist/ (PLATFORMS picks)
 	  --entrypoint /program --user 65532:65532 $(foreach f,$(PLATFORMS),--platform $(f)=../dist/cloudmap-local-$(notdir $(f)))
 
 .PHONY: push
-push: image bin/crane ## Build the controller's image and push it to IMAGE=registry.example.com/mcs:v0.1.0
+push: image bin/crane ## Build the controller's image and push it to IMAGE=registry.example.com/mcs:v0.1.0, on Linux or macOS
 	@[ -n "$(IMAGE)" ] || { echo "set IMAGE, such as IMAGE=registry.example.com/mcs:$(VERSION)" >&2; exit 1; }
 	rm -rf dist/controller && mkdir dist/controller && tar -xf dist/controller.tar -C dist/controller
 	bin/crane push dist/controller $(IMAGE)
