@@ -202,6 +202,11 @@ capabilities:
 {{- if $parts }}
 {{- $last := last $parts }}
 {{- $first := initial $parts }}
-{{- printf "AWS bills each cluster per month %s (prices of 2025-08-01: docs/cost.md)" (ternary (printf "%s, and %s" (join ", " $first) $last) $last (ne (len $first) 0)) }}
+{{- printf "AWS bills each cluster per month %s (prices of 2025-08-01: %s/cost.md)" (ternary (printf "%s, and %s" (join ", " $first) $last) $last (ne (len $first) 0)) (include "docs" .) }}
 {{- end }}
+{{- end }}
+
+{{/* "docs" gives the URL of the documentation of this version. */}}
+{{- define "docs" -}}
+{{- printf "%s/blob/%s/docs" .Chart.Home .Chart.AppVersion }}
 {{- end }}
