@@ -147,7 +147,7 @@ func healthCases() map[string]healthCase {
 		"no Service":            {export, conditions{invalid(mcsv1beta1.ServiceExportReasonNoService), failed}, "Degraded", "InProgress"},
 		"ExternalName":          {export, conditions{invalid(mcsv1beta1.ServiceExportReasonInvalidServiceType), failed}, "Degraded", "Failed"},
 		"without its selectors": {export, conditions{invalid(mcs.ReasonInvalidClusterSelector), ready, agree}, "Degraded", "Failed"},
-		"conflict":              {export, conditions{valid, ready, conflict}, "Degraded", "Failed"},
+		"conflict":              {export, conditions{valid, ready, conflict}, "Healthy", "Current"},
 		"not imported": {export, conditions{valid, ready, agree, condition(mcs.ConditionImported, metav1.ConditionFalse, mcs.ImportedReasonNotImported)},
 			"Healthy", "Current"},
 		"corrected meanwhile": {export, conditions{old(valid), old(failed)}, "Progressing", "InProgress"},
