@@ -31,8 +31,9 @@ type View struct {
 // ClusterView is the state of one key in one other cluster.
 type ClusterView struct {
 	State ClusterState
-	// Liveness is that of a cluster that exports the key. The caller decides about its endpoints.
-	// The key is notified when it changes.
+	// Liveness is that of a cluster that exports the key, or that is Unknown and that the caller
+	// named as imported. The caller decides about its endpoints. The key is notified when an export
+	// gets another one, and when an Unknown cluster becomes Stale or is it no more.
 	Liveness LivenessState
 	// Export is the export in state Exports, nil in all others.
 	Export *mcs.Export

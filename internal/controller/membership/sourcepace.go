@@ -220,7 +220,7 @@ func withoutHeld(view registry.View, exports map[string]*pacedExport) registry.V
 			c.Export, c.Properties = &e.shown.export, e.shown.properties
 			view.Clusters[cluster] = c
 		default:
-			view.Clusters[cluster] = registry.ClusterView{State: registry.Unknown, Properties: c.Properties}
+			view.Clusters[cluster] = registry.ClusterView{State: registry.Unknown, Liveness: c.Liveness, Properties: c.Properties}
 		}
 	}
 	return view

@@ -747,3 +747,51 @@ func TestRestart_FollowsAtOnce(t *testing.T) {
 		})
 	}
 }
+
+// TestRestart_KilledAtTakeover: a controller is killed when it has taken over from a previous
+// process and has announced no page yet. Another cluster restarts in this moment, and knows nothing
+// of the exports: it notices that the dead cluster is stale nevertheless.
+func TestRestart_KilledAtTakeover(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
+		exp := webExport("cls1", 0, 1)
+		publish(t, exporter.Registry, exp)
+		w.until(time.Minute, "the export is known", sees(t, importer.Registry, exp))
+		_, _ = exporter.end(nil), importer.end(nil)
+
+		next := w.create("cls1", cls1)
+		var wrote atomic.Bool
+		w.setWrote(func(r request) {
+			if r.cluster == "cls1" && r.names(format.AttrHeartbeat) {
+				next.wire.cut.Store(true)
+				wrote.Store(true)
+			}
+		})
+		publish(t, next.Registry, exp)
+		next.run(nil)
+		w.until(time.Minute, "its first record is written", wrote.Load)
+		next.kill()
+
+		notified := make(chan struct{}, 1)
+		importer = w.begin(cls2, func(_ *process, key mcs.Key) {
+			if key == exp.Key {
+				notified <- struct{}{}
+			}
+		})
+		for {
+			view, ok := viewOf(t, importer.Registry, exp.Key, "cls1")
+			if ok && view.Clusters["cls1"].State != registry.Unknown {
+				t.Fatalf("the view is %v, want the cluster as unknown", view.Clusters)
+			}
+			if view.Clusters["cls1"].Liveness == registry.Stale {
+				return
+			}
+			select {
+			case <-notified:
+			case <-time.After(5 * time.Minute):
+				t.Fatalf("no notification: the view is %v", view.Clusters)
+			}
+		}
+	})
+}

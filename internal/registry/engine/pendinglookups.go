@@ -59,8 +59,8 @@ const maxDropTries = 100
 // Status is what is missing in the answer of a lookup.
 type Status struct {
 	// Unknown and Unseen are the clusters, sorted, that are in these states and that the lookup
-	// named as imported.
-	Unknown, Unseen []string
+	// named as imported. Stale are those of Unknown that are stale.
+	Unknown, Unseen, Stale []string
 	// IsOpen is set if any cluster is Unknown, Incomplete if View.Incomplete is set.
 	IsOpen, Incomplete bool
 }
@@ -71,7 +71,8 @@ func (s Status) isPending() bool { return s.IsOpen || s.Incomplete || len(s.Unse
 // differs reports whether the caller has to look up again: an import depends on the clusters that
 // it names, and a new one on all of them.
 func (s Status) differs(before Status) bool {
-	return before.IsOpen && !s.IsOpen || s.Incomplete != before.Incomplete || !slices.Equal(s.Unknown, before.Unknown) || !slices.Equal(s.Unseen, before.Unseen)
+	return before.IsOpen && !s.IsOpen || s.Incomplete != before.Incomplete ||
+		!slices.Equal(s.Unknown, before.Unknown) || !slices.Equal(s.Unseen, before.Unseen) || !slices.Equal(s.Stale, before.Stale)
 }
 
 // lookupResult is the status of an answer, and the imported clusters, sorted, that lookups named.
@@ -94,13 +95,14 @@ func (view ViewFunc) Status(key mcs.Key, imported []string) Status {
 
 func statusOf(v registry.View, imported []string) Status {
 	s := Status{Unseen: v.In(registry.Unseen), IsOpen: v.Has(registry.Unknown), Incomplete: v.Incomplete}
-	for _, id := range imported {
-		if v.Clusters[id].State == registry.Unknown {
+	for _, id := range slices.Compact(slices.Sorted(slices.Values(imported))) {
+		if c := v.Clusters[id]; c.State == registry.Unknown {
 			s.Unknown = append(s.Unknown, id)
+			if c.Liveness == registry.Stale {
+				s.Stale = append(s.Stale, id)
+			}
 		}
 	}
-	slices.Sort(s.Unknown)
-	s.Unknown = slices.Compact(s.Unknown)
 	return s
 }
 

@@ -162,6 +162,27 @@ func TestPendingLookups_Incomplete(t *testing.T) {
 	}
 }
 
+// TestPendingLookups_Stale has two unknown clusters that become stale and recover, of which one is
+// imported.
+func TestPendingLookups_Stale(t *testing.T) {
+	web := mcs.Key{Name: "web"}
+	unknown := registrytest.With(registry.View{}, registry.Unknown, "cls2", "cls3")
+	current := unknown
+	view := engine.ViewFunc(func(mcs.Key, []string) registry.View { return current })
+	lookups := engine.NewPendingLookups(10)
+	for _, step := range []struct {
+		stale []string
+		want  int
+	}{{[]string{"cls3"}, 0}, {[]string{"cls2", "cls3"}, 1}, {[]string{"cls2"}, 0}, {nil, 1}} {
+		lookups.Lookup(web, []string{"cls2"}, view, view.Status)
+		current = registrytest.WithLiveness(unknown, registry.Stale, step.stale...)
+		changed := engine.Keys{}
+		if lookups.AddChanged(changed, view.Status); len(changed) != step.want {
+			t.Errorf("stale are %v: %d keys changed, want %d", step.stale, len(changed), step.want)
+		}
+	}
+}
+
 // TestPendingLookups_ImportedOfAllCallers has two callers with different imported clusters, which
 // both wait.
 func TestPendingLookups_ImportedOfAllCallers(t *testing.T) {

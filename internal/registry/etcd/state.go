@@ -802,7 +802,7 @@ func (s *state) view(key mcs.Key, imported []string) registry.View {
 		case held.export != nil && !c.isReturning:
 			v.Set(c.id, registry.ClusterView{State: registry.Exports, Export: held.export, Liveness: s.liveness.Of(c.id), Properties: c.knownProperties()})
 		case isHeld, c.mayExport(key, slices.Contains(imported, c.id)):
-			v.Set(c.id, registry.ClusterView{State: registry.Unknown, Properties: c.knownProperties()})
+			v.Set(c.id, registry.ClusterView{State: registry.Unknown, Liveness: s.liveness.Of(c.id), Properties: c.knownProperties()})
 		}
 	}
 	v.SetUnseen(imported, func(id string) bool { return id == s.own || s.isKnown(id) })

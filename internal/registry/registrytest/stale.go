@@ -101,6 +101,20 @@ func testStaleAtStart(t *testing.T, h *harness) {
 	c.await(key("web"), all(exportsAre(web), staleAre("cls1")))
 }
 
+// testStaleUnknown: a cluster dies, and one that starts after that cannot read its export.
+func testStaleUnknown(t *testing.T, h *harness) {
+	if h.Corrupt == nil {
+		t.Skip("the backend has no hook Corrupt")
+	}
+	a, _, web := h.startExporter(t)
+	a.stop(nil)
+	h.Corrupt(t, clusterSet, "cls1", key("web"))
+	c := h.start(t, identity("cls3")).imports("cls1")
+	c.await(key("web"), all(unknownAre("cls1"), staleAre("cls1")))
+	h.startPublishing(t, identity("cls1"), web)
+	c.await(key("web"), all(exportsAre(web), live))
+}
+
 func testNotStaleWhileFailing(t *testing.T, h *harness) { testNotStaleWhile(t, h, h.Fail) }
 
 func testNotStaleWithoutHeartbeats(t *testing.T, h *harness) {

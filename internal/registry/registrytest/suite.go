@@ -146,6 +146,7 @@ var clauses = []clause{
 	{"a dead cluster is stale until it is back", testStale},
 	{"a dead cluster without a member record is stale", testStaleWithoutRecord},
 	{"a dead cluster has unknown liveness after a start", testStaleAtStart},
+	{"a dead cluster whose export is unknown is stale", testStaleUnknown},
 	{"a registry that fails makes no cluster stale", testNotStaleWhileFailing},
 	{"a registry without heartbeats makes no cluster stale", testNotStaleWithoutHeartbeats},
 }

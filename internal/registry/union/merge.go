@@ -262,7 +262,7 @@ func mergeSources(snapshots []snapshot, order []int, id string) (merged registry
 		c := snapshots[i].view.Clusters[id]
 		switch c.State {
 		case registry.Exports, registry.Unknown:
-			if merged.State != registry.Exports {
+			if merged.State == registry.None || merged.State == registry.Unknown && c.State == registry.Exports {
 				merged.State, merged.Export, merged.Liveness = c.State, c.Export, c.Liveness
 			}
 			if merged.Properties == nil {

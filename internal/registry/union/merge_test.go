@@ -151,6 +151,22 @@ func TestMergeViews(t *testing.T) {
 			want: registrytest.WithLiveness(exports(export("cls2", 1)), registry.Undecided, "cls2"),
 		},
 		{
+			name: "unknown in both, live in one",
+			snapshots: []snapshot{
+				synced(registrytest.WithLiveness(registrytest.With(registry.View{}, registry.Unknown, "cls2"), registry.Stale, "cls2"), stale(member("cls2", 0, 9))),
+				synced(registrytest.With(registry.View{}, registry.Unknown, "cls2"), member("cls2", 0, 5)),
+			},
+			want: registrytest.With(registry.View{}, registry.Unknown, "cls2"),
+		},
+		{
+			name: "unknown in both, live in the first",
+			snapshots: []snapshot{
+				synced(registrytest.With(registry.View{}, registry.Unknown, "cls2"), member("cls2", 0, 5)),
+				synced(registrytest.WithLiveness(registrytest.With(registry.View{}, registry.Unknown, "cls2"), registry.Stale, "cls2"), stale(member("cls2", 0, 9))),
+			},
+			want: registrytest.With(registry.View{}, registry.Unknown, "cls2"),
+		},
+		{
 			name: "unknown in one registry, exported in the other",
 			snapshots: []snapshot{
 				synced(registrytest.With(registry.View{}, registry.Unknown, "cls2"), member("cls2", 0, 6)),

@@ -966,7 +966,7 @@ func (c *catalogs) viewOf(key mcs.Key, imported []string) (view registry.View) {
 		if cluster.isUnknown(key, page, code) {
 			unknown := registry.ClusterView{State: registry.Unknown}
 			if slices.Contains(imported, cluster.id) {
-				unknown.Properties = cluster.properties.Decode(cluster.record.Properties)
+				unknown.Liveness, unknown.Properties = c.livenessOf(cluster), cluster.properties.Decode(cluster.record.Properties)
 			}
 			view.Set(cluster.id, unknown)
 		}
@@ -1007,11 +1007,16 @@ func (c *catalogs) exporter(cluster *catalog, p *pageState, key mcs.Key) registr
 	if !ok {
 		return registry.ClusterView{State: registry.Ignored}
 	}
+	return registry.ClusterView{State: registry.Exports, Export: new(exp), Liveness: c.livenessOf(cluster), Properties: cluster.properties.Decode(cluster.record.Properties)}
+}
+
+// livenessOf returns the liveness of a cluster that has a record.
+func (c *catalogs) livenessOf(cluster *catalog) registry.LivenessState {
 	liveness := c.liveness.Of(cluster.id)
 	if liveness == registry.Live && cluster.isUntracked {
-		liveness = registry.Undecided
+		return registry.Undecided
 	}
-	return registry.ClusterView{State: registry.Exports, Export: new(exp), Liveness: liveness, Properties: cluster.properties.Decode(cluster.record.Properties)}
+	return liveness
 }
 
 // statusOf returns the status of the view of key. It is the same as that of viewOf, without a view
@@ -1022,6 +1027,9 @@ func (c *catalogs) statusOf(key mcs.Key, imported []string) (status engine.Statu
 	for _, id := range imported {
 		if cluster := c.clusters[id]; cluster != nil && cluster.isUnknown(key, page, code) {
 			status.Unknown = append(status.Unknown, id)
+			if c.liveness.IsStale(id) {
+				status.Stale = append(status.Stale, id)
+			}
 		} else if !c.isSeen(id, key) {
 			status.Unseen = append(status.Unseen, id)
 		}
