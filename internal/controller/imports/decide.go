@@ -158,10 +158,15 @@ func (f importFacts) containsAny(clusters []string) bool {
 // showsAny reports whether the ServiceImport exists and contains one of clusters.
 func (f importFacts) showsAny(clusters []string) bool { return f.imp != nil && f.containsAny(clusters) }
 
-// staleClusters returns the clusters, sorted, that are stale, or were stale for the previous
-// process and have sent no heartbeat since.
+// staleExporters returns the clusters, sorted, that are stale and whose export is known.
+func (f importFacts) staleExporters() []string {
+	return slices.DeleteFunc(f.view.WithLiveness(registry.Stale), func(c string) bool { return slices.Contains(f.view.MayExport(), c) })
+}
+
+// staleClusters returns staleExporters, and the clusters that were stale for the previous process
+// and have sent no heartbeat since.
 func (f importFacts) staleClusters(unknown []string) []string {
-	stale := f.view.WithLiveness(registry.Stale)
+	stale := f.staleExporters()
 	for _, c := range plan.StaleClusters(f.imp) {
 		if f.view.Clusters[c].Liveness == registry.Undecided || slices.Contains(unknown, c) {
 			stale = append(stale, c)
@@ -503,14 +508,22 @@ func (d *importDecision) chooseOwned(c mcs.Candidates, n int) (choice mcs.Choice
 	return choice, owned
 }
 
-// decideLost decides about the endpoints of clusters that the registry has not shown since the
-// start, for as long as the stale rule allows. Without their exports they are withdrawn together or
-// not at all: if the other clusters serve every port.
+// isLost reports whether a cluster whose export is not known is stale: its record shows no
+// heartbeat, or there was no record since the start, for as long as the stale rule allows.
+func (f importFacts) isLost(cluster string) bool {
+	in := f.view.Clusters[cluster]
+	return in.State == registry.Unknown && in.Liveness == registry.Stale || in.State == registry.Unseen && f.lost
+}
+
+// decideLost decides about the endpoints of lost clusters, and of the stale ones beside them. The
+// ports of the lost ones are not known, so all are withdrawn together or not at all: if the other
+// clusters serve every port. While another imported cluster may be read or seen, they stay.
 func (d *importDecision) decideLost(f importFacts) {
-	lost := slices.DeleteFunc(f.importedClusters(), func(c string) bool { return f.view.Clusters[c].State != registry.Unseen })
-	if !f.lost || len(lost) == 0 || f.containsAny(f.view.In(registry.Unknown)) {
+	missing := slices.DeleteFunc(f.view.In(registry.Unknown, registry.Unseen), func(c string) bool { return !slices.Contains(f.importedClusters(), c) })
+	if len(missing) == 0 || !f.isComplete() || slices.ContainsFunc(missing, func(c string) bool { return !f.isLost(c) }) {
 		return
 	}
+	lost := slices.Sorted(slices.Values(slices.Concat(missing, f.staleExporters())))
 	kept := f.staleRule.Policy == mcs.StaleKeep || f.staleRule.Policy != mcs.StaleWithdrawAll && !d.merged.IsServed(d.endpoints, plan.ExportsOf(d.merged, f.slices, lost))
 	var stale []mcs.StaleExport
 	for _, c := range lost {

@@ -470,6 +470,13 @@ func TestDecideStale(t *testing.T) {
 	withdrawn.Annotations = map[string]string{plan.AnnotationStaleClusters: "cls2"}
 	served := importShowing("cls2", "cls3")
 	served.Spec.Ports[0].Port, served.Spec.IPFamilies = 80, []corev1.IPFamily{corev1.IPv4Protocol}
+	staleUnknown := func(view registry.View, clusters ...string) registry.View {
+		return registrytest.WithLiveness(registrytest.With(view, registry.Unknown, clusters...), registry.Stale, clusters...)
+	}
+	incomplete := func(view registry.View) registry.View {
+		view.Incomplete = true
+		return view
+	}
 	tests := []struct {
 		name  string
 		facts importFacts
@@ -543,6 +550,51 @@ func TestDecideStale(t *testing.T) {
 			"an unseen cluster, long after the start, and an unknown one: no change",
 			importFacts{synced: true, lost: true, local: &local, imp: served, view: registrytest.With(registrytest.With(registry.View{}, registry.Unknown, "cls3"), registry.Unseen, "cls2")},
 			"cls1=1", " ", []string{"cls2", "cls3"},
+		},
+		{
+			"an unknown cluster that is stale: another one serves all ports",
+			importFacts{synced: true, imp: served, view: staleUnknown(registrytest.ViewOf(both[1:]...), "cls2")},
+			"cls3=1", "cls2 Withdrawn", nil,
+		},
+		{
+			"an unknown cluster that is stale: only this cluster serves all ports",
+			importFacts{synced: true, local: &local, imp: served, view: staleUnknown(registry.View{}, "cls2", "cls3")},
+			"cls1=1", "cls2,cls3 Withdrawn", nil,
+		},
+		{
+			"an unknown cluster that is stale: it has the last endpoints",
+			importFacts{synced: true, imp: served, view: staleUnknown(registrytest.ViewOf(endpointOf("cls3", "10.3.0.1", false)), "cls2")},
+			"cls3=1", "cls2 LastEndpointsKept", []string{"cls2"},
+		},
+		{
+			"an unknown cluster that is stale, and an unknown one that is live: no change",
+			importFacts{synced: true, local: &local, imp: served, view: registrytest.With(staleUnknown(registry.View{}, "cls2"), registry.Unknown, "cls3")},
+			"cls1=1", " ", []string{"cls2", "cls3"},
+		},
+		{
+			"an unknown cluster that is stale, and an unseen one just after the start: no change",
+			importFacts{synced: true, local: &local, imp: served, view: registrytest.With(staleUnknown(registry.View{}, "cls2"), registry.Unseen, "cls3")},
+			"cls1=1", " ", []string{"cls2", "cls3"},
+		},
+		{
+			"an unknown cluster that is stale, and an unseen one long after the start",
+			importFacts{synced: true, lost: true, local: &local, imp: served, view: registrytest.With(staleUnknown(registry.View{}, "cls2"), registry.Unseen, "cls3")},
+			"cls1=1", "cls2,cls3 Withdrawn", nil,
+		},
+		{
+			"an unknown cluster that is stale, and an exporter that is stale",
+			importFacts{synced: true, local: &local, imp: served, view: registrytest.WithLiveness(staleUnknown(registrytest.ViewOf(both[1:]...), "cls2"), registry.Stale, "cls3")},
+			"cls1=1", "cls2,cls3 Withdrawn", nil,
+		},
+		{
+			"an unknown cluster that is stale, while a registry is not read: no change",
+			importFacts{synced: true, imp: served, view: incomplete(staleUnknown(registrytest.ViewOf(both[1:]...), "cls2"))},
+			"cls3=1", " ", []string{"cls2"},
+		},
+		{
+			"an unknown cluster that is stale and that is not imported",
+			importFacts{synced: true, imp: served, view: staleUnknown(registrytest.ViewOf(both...), "cls4")},
+			"cls2=1 cls3=1", " NoneStale", []string{"cls4"},
 		},
 		{
 			"the annotation names a cluster that is not stale", importFacts{synced: true, imp: withdrawn, view: registrytest.ViewOf(both...)},
