@@ -748,6 +748,38 @@ func TestRestart_FollowsAtOnce(t *testing.T) {
 	}
 }
 
+// TestRestart_AnnouncesAtOnce: a controller takes over pages that are as it wants them. Its second
+// record announces them, and does not wait for a heartbeat: until then, clusters that start know
+// none of its exports.
+func TestRestart_AnnouncesAtOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)})
+		exporter := w.begin(cls1, nil)
+		exp := webExport("cls1", 0, 1)
+		publish(t, exporter.Registry, exp)
+		w.until(time.Minute, "it is exported", isExported(t, exporter.Registry, exp.Key))
+		time.Sleep(time.Minute)
+		_ = exporter.end(nil)
+
+		var records atomic.Int32
+		w.setWrote(func(r request) {
+			if r.cluster == "cls1" && r.names(format.AttrHeartbeat) && !r.names(format.CopyID) {
+				records.Add(1)
+			}
+		})
+		next := w.begin(cls1, nil)
+		time.Sleep(time.Second)
+		publish(t, next.Registry, exp)
+		w.until(time.Minute, "its first record is written", func() bool { return records.Load() > 0 })
+		time.Sleep(time.Second) // until every answer shows it
+		importer := w.begin(cls2, nil)
+		w.until(3*time.Second, "a cluster that starts knows the export", sees(t, importer.Registry, exp))
+		if n := records.Load(); n != 2 {
+			t.Errorf("%d records were written, want one to claim the ID and one to announce the pages", n)
+		}
+	})
+}
+
 // TestRestart_KilledAtTakeover: a controller is killed when it has taken over from a previous
 // process and has announced no page yet. Another cluster restarts in this moment, and knows nothing
 // of the exports: it notices that the dead cluster is stale nevertheless.

@@ -425,8 +425,11 @@ func (s *Writes) TakeBatch() (writes []PageWrite, changed engine.Keys) {
 	s.announce = s.announce || s.outbox.isSuccessor && !s.outbox.isFinal()
 	writes, refused := s.outbox.batch(time.Now(), s.cfg.WallClock())
 	s.firstChange = time.Time{}
-	if len(writes) > 0 {
+	switch {
+	case len(writes) > 0:
 		s.pagesTaken = time.Now()
+	case s.announce:
+		s.WriteSignal.Record.Set() // no page is written that would be announced with the others
 	}
 	changed = engine.Keys{}
 	for _, page := range refused {
