@@ -34,5 +34,5 @@
 // +kubebuilder:rbac:groups="",namespace=cloud-map-mcs-system,resources=configmaps,resourceNames=cloud-map-mcs-controller;cloud-map-mcs-controller-keys,verbs=get;patch
 // +kubebuilder:rbac:groups="",namespace=cloud-map-mcs-system,resources=secrets,resourceNames=cloud-map-mcs-controller-signing-key,verbs=get;update
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=cloud-map-mcs-system,resources=leases,verbs=create
-// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=cloud-map-mcs-system,resources=leases,resourceNames=cloud-map-mcs-controller,verbs=get;update
+// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=cloud-map-mcs-system,resources=leases,resourceNames=cloud-map-mcs-controller,verbs=get;update;watch
 package controller

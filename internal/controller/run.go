@@ -105,6 +105,10 @@ func newManager(cfg *rest.Config, mcsVersion schema.GroupVersion, setup Setup) (
 		return nil, err
 	}
 	o := setup.Options
+	lock, err := newElectionLock(cfg, o.Election, setup.Logger.WithName("election"))
+	if err != nil {
+		return nil, err
+	}
 	mgr, err := manager.New(cfg, manager.Options{
 		Scheme: scheme,
 		Logger: setup.Logger,
@@ -117,11 +121,13 @@ func newManager(cfg *rest.Config, mcsVersion schema.GroupVersion, setup Setup) (
 		Client: client.Options{
 			Cache: &client.CacheOptions{EnableReadYourWritesConsistency: new(true)}, FieldOwner: names.Product,
 		},
-		LeaderElection:                o.Election.Enabled,
-		LeaderElectionID:              leaseName,
-		LeaderElectionNamespace:       o.Election.Namespace,
-		LeaderElectionReleaseOnCancel: true,
-		GracefulShutdownTimeout:       new(shutdownTimeout),
+		LeaderElection:                      o.Election.Enabled,
+		LeaderElectionResourceLockInterface: lock,
+		LeaderElectionReleaseOnCancel:       true,
+		LeaseDuration:                       new(leaseDuration),
+		RenewDeadline:                       new(renewDeadline),
+		RetryPeriod:                         new(renewInterval),
+		GracefulShutdownTimeout:             new(shutdownTimeout),
 		// Package serve has servers with narrower bounds.
 		Metrics:                metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress: "0",
