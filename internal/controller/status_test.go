@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -47,7 +48,7 @@ func TestStatusEndpoint(t *testing.T) {
 	a.leader(t, "")
 	options.Serving.Status = testprocess.FreeAddress(t)
 	a.runWith(t, hubRegistry(hub), options)
-	b.run(t, hub, flags("cls2"))
+	b.runReporting(t, hub, flags("cls2"))
 	a.export(t, key, 1, 2)
 	b.export(t, key, 2, 1)
 
@@ -57,7 +58,7 @@ func TestStatusEndpoint(t *testing.T) {
 			return err
 		}
 		for i := range got.Members {
-			got.Members[i].HeartbeatAge, got.Members[i].UID = 0, ""
+			got.Members[i].HeartbeatAge, got.Members[i].UID, got.Members[i].ImportReport = 0, "", ""
 		}
 		want := []status.Member{{ClusterID: "cls1", Exports: 1, Endpoints: 2}, {ClusterID: "cls2", Exports: 1, Endpoints: 1}}
 		if diff := cmp.Diff(want, got.Members); diff != "" || !got.Leader || !got.Synced || got.Identity == nil || got.Identity.ClusterID != "cls1" {
@@ -79,12 +80,26 @@ func TestStatusEndpoint(t *testing.T) {
 		service.Publication.State != registry.Exported.String() {
 		t.Errorf("the service is %+v", service)
 	}
-	all, err := getStatus[[]status.Service](t, leader, status.PathServices)
-	if err != nil || len(all) != 1 || all[0].Key != key {
-		t.Errorf("all services are %+v, %v", all, err)
-	} else if all[0].Importers != nil { // each member for each of thousands of exports
-		t.Errorf("the list of all services has the importers %+v", all[0].Importers)
+	if service.Own == nil {
+		return
 	}
+	eventually(t, "the importers of all services", func() error {
+		of, err := getStatus[status.Status](t, leader, status.PathStatus)
+		if err != nil {
+			return err
+		}
+		all, err := getStatus[[]status.Service](t, leader, status.PathServices)
+		if err != nil || len(all) != 1 || all[0].Key != key {
+			return fmt.Errorf("all services are %+v, %w", all, err)
+		}
+		if all[0].Importers != nil { // each member for each of thousands of exports
+			t.Errorf("the list of all services has the importers %+v", all[0].Importers)
+		}
+		if importers := of.ImportersOf(*service.Own); !slices.Equal(importers.Importing, []string{"cls2"}) || !slices.Contains(all[0].ImportedFrom, "cls2") {
+			return fmt.Errorf("the importers are %+v, and the service is imported from %v", importers, all[0].ImportedFrom)
+		}
+		return nil
+	})
 	probe, err := getStatus[status.Probe](t, leader, status.ProbePath(key))
 	if err != nil || probe.Name != key.Name+"."+key.Namespace+".svc.clusterset.local" {
 		t.Errorf("the probe is %+v, %v", probe, err)

@@ -195,6 +195,8 @@ type Member struct {
 	Networks string `json:"networks,omitempty"`
 	// Zones are its zones with their IDs that it announces, as mcs.PropertyZones, "" for none.
 	Zones string `json:"zones,omitempty"`
+	// ImportReport is what it reports about its imports, in hashes. ImportersOf reads it.
+	ImportReport mcs.ImportReport `json:"importReport,omitempty"`
 	// Exports and Endpoints are the numbers that could be read. Unknown is the number of services
 	// of the clusterset whose state in this cluster is unknown.
 	Exports   int      `json:"exports"`
@@ -312,8 +314,11 @@ type Service struct {
 	// NotFor are the clusters, sorted, whose exports are for other clusters than this one.
 	NotFor []string `json:"notFor,omitempty"`
 	// Importers are the other members that Own is for, with the state of their imports; nil while
-	// these are not known.
+	// these are not known, and in lists, for which Status.ImportersOf has them.
 	Importers *mcs.Importers `json:"importers,omitempty"`
+	// ImportedFrom are the clusters in the status of this cluster's ServiceImport, empty if there
+	// is none. It is nil where it is not known: outside of lists, and from older controllers.
+	ImportedFrom []string `json:"importedFrom,omitzero"`
 	// Refused are the parts of the exports that this cluster refuses.
 	Refused []policy.Refusal `json:"refused,omitempty"`
 	// Mapped is the service of AWS Cloud Map that is mapped to the key in this cluster, nil if
@@ -370,4 +375,21 @@ func (s *Status) Calls() int {
 		calls += r.Count
 	}
 	return calls
+}
+
+// ImportersOf returns the other members that an export of this cluster is for, by what they report.
+// Recipients is empty if the export is for some clusters: which these are is not known here.
+func (s *Status) ImportersOf(exp mcs.Export) mcs.Importers {
+	reports := map[string]mcs.ImportReport{}
+	for _, m := range s.Members {
+		// a member without UID and version has no record that this cluster has accepted
+		if m.ClusterID != exp.Cluster && !m.Mapped && (m.UID != "" || m.Version != "") {
+			reports[m.ClusterID] = m.ImportReport
+		}
+	}
+	importers := mcs.FindImporters(exp.Cluster, exp.Key, reports)
+	if exp.Recipients != "" {
+		importers.Recipients = nil
+	}
+	return importers
 }

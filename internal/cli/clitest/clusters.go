@@ -419,8 +419,20 @@ func (c *Cluster) Service(_ context.Context, key mcs.Key) (status.Service, error
 	return status.Service{Key: key}, nil
 }
 
-// Services implements status.Source.
-func (c *Cluster) Services(context.Context) ([]status.Service, error) { return c.ServiceList, nil }
+// Services implements status.Source. As those of a controller, the services of the list have no
+// Importers, and the clusters that the ServiceImports are from.
+func (c *Cluster) Services(ctx context.Context) ([]status.Service, error) {
+	services := slices.Clone(c.ServiceList)
+	for i := range services {
+		services[i].Importers, services[i].ImportedFrom = nil, []string{}
+		var imp mcsv1beta1.ServiceImport
+		if err := c.client.Get(ctx, client.ObjectKey{Namespace: services[i].Key.Namespace, Name: services[i].Key.Name}, &imp); client.IgnoreNotFound(err) != nil {
+			return nil, err
+		}
+		services[i].ImportedFrom = append(services[i].ImportedFrom, session.SourceClusters(&imp)...)
+	}
+	return services, nil
+}
 
 // Probe implements status.Source.
 func (c *Cluster) Probe(context.Context, mcs.Key) (status.Probe, error) { return c.ProbeResult, nil }

@@ -129,7 +129,7 @@ func (d *Diagnosis) addPhase(context, name string, steps ...check.Check) {
 func exportersOf(all []ServiceFacts) []string {
 	ids := map[string]bool{}
 	for _, f := range all {
-		if id := f.clusterID(); id != "" && f.export != nil && isValid(f.export) {
+		if id := f.ClusterID(); id != "" && f.export != nil && isValid(f.export) {
 			ids[id] = true
 		}
 		if f.Registry != nil {
@@ -460,7 +460,7 @@ func (f *ServiceFacts) registryStep(exporters []string) check.Check {
 	}
 	var read []string
 	if f.Registry.Own != nil {
-		read = append(read, f.clusterID())
+		read = append(read, f.ClusterID())
 	}
 	for _, exp := range f.Registry.Exports {
 		read = append(read, exp.Cluster)

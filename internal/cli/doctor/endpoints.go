@@ -117,7 +117,7 @@ func (f *ServiceFacts) exportedSteps() (steps []check.Check) {
 // else as this cluster has read it. It is nil if neither is known.
 func (f *ServiceFacts) exportOf(id string, all []ServiceFacts) *mcs.Export {
 	for i := range all {
-		if all[i].clusterID() == id && all[i].Registry != nil && all[i].Registry.Own != nil {
+		if all[i].ClusterID() == id && all[i].Registry != nil && all[i].Registry.Own != nil {
 			return all[i].Registry.Own
 		}
 	}
@@ -216,7 +216,7 @@ func (f *ServiceFacts) compareImport(exp mcs.Export, imported []discoveryv1.Endp
 		return fmt.Sprintf("%s (%d in %s: %s)", text, len(want), exp.Cluster, reason), false
 	}
 	text += fmt.Sprintf(" (%d in %s)", len(want), exp.Cluster)
-	here := cmp.Or(f.clusterID(), f.Context)
+	here := cmp.Or(f.ClusterID(), f.Context)
 	if len(missing) > 0 {
 		text += fmt.Sprintf(": %s has %d of %d ready endpoints of %s, without %s", here, len(want)-len(missing), len(want), exp.Cluster, strings.Join(check.Summarize(missing, 3), ", "))
 	}
@@ -288,7 +288,7 @@ func (f *ServiceFacts) trafficPolicySteps() []check.Check {
 		return nil
 	}
 	c := check.Check{Name: "traffic policy", Result: check.OK, Detail: "internalTrafficPolicy is Local: clients reach only the endpoints on their own node"}
-	if ready, _ := CountReady(groupBySource(f.ImportedSlices)[f.clusterID()]); ready == 0 && f.clusterID() != "" {
+	if ready, _ := CountReady(groupBySource(f.ImportedSlices)[f.ClusterID()]); ready == 0 && f.ClusterID() != "" {
 		c.Result = check.Failed
 		c.Detail += ", and no endpoint of this cluster is ready: they reach none"
 		c.Remedy = "set trafficDistribution: PreferSameNode instead of internalTrafficPolicy: Local on the exported Services, or export ready pods from this cluster (docs/topology.md)"

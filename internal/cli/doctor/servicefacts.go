@@ -236,9 +236,9 @@ func (f *ServiceFacts) ImportedFrom() []string {
 	return session.SourceClusters(f.Import)
 }
 
-// clusterID returns the cluster's ID in the clusterset, or "" if the cluster is not known to be a
+// ClusterID returns the cluster's ID in the clusterset, or "" if the cluster is not known to be a
 // member.
-func (f *ServiceFacts) clusterID() string {
+func (f *ServiceFacts) ClusterID() string {
 	if f.controller == nil || f.controller.Identity == nil {
 		return ""
 	}

@@ -19,10 +19,13 @@ import (
 type description struct {
 	Service string       `json:"service"`
 	Exports []mcs.Export `json:"exports"`
-	// Importers are the other members that an export is for, by what they report, by exporting
-	// cluster. Those of the contexts are known.
+	// Importers are the other members that an export is for, by exporting cluster: those of the
+	// contexts by their ServiceImports, the others by what they report. They are known of exporting
+	// clusters with a context.
 	Importers map[string]mcs.Importers `json:"importers,omitempty"`
-	Imports   []importState            `json:"imports"`
+	// sources are the clusters in the status of the ServiceImport, by cluster with a context.
+	sources map[string][]string
+	Imports []importState `json:"imports"`
 	// Conflicts are the properties on which the exports disagree.
 	Conflicts []string `json:"conflicts,omitempty"`
 	// OtherExporters are clusters of which only ServiceImports show that they export the service.
@@ -68,7 +71,9 @@ func describeCommand(s *session.Session) *cobra.Command {
 
 // newDescription returns the description of a service from the facts.
 func newDescription(key mcs.Key, all []doctor.ServiceFacts) description {
-	d := description{Service: key.String(), Exports: []mcs.Export{}, Imports: []importState{}, Diagnosis: doctor.Diagnose(key, all)}
+	d := description{
+		Service: key.String(), Exports: []mcs.Export{}, Imports: []importState{}, sources: map[string][]string{}, Diagnosis: doctor.Diagnose(key, all),
+	}
 	var services []status.Service
 	for _, f := range all {
 		if f.Registry != nil {
@@ -87,6 +92,15 @@ func newDescription(key mcs.Key, all []doctor.ServiceFacts) description {
 				Clusters: session.SourceClusters(f.Import), Ready: ready, Endpoints: count,
 			})
 		}
+		if id := f.ClusterID(); id != "" {
+			d.sources[id] = nil
+			if f.Import != nil {
+				d.sources[id] = session.SourceClusters(f.Import)
+			}
+		}
+	}
+	for exporter, importers := range d.Importers {
+		d.Importers[exporter] = d.correct(importers, exporter)
 	}
 	d.Exports = append(d.Exports, mergeExports(services)...)
 	d.OtherExporters = slices.DeleteFunc(d.OtherExporters, func(id string) bool {
@@ -163,16 +177,22 @@ func (d description) recipients(e mcs.Export) string {
 	return mcs.JoinClusters(importers.Recipients, maxImporterNames)
 }
 
-// importers returns the cell with the clusters that report that they import an export.
+// importers returns the cell with the clusters that import an export.
 func (d description) importers(e mcs.Export) string {
 	importers, known := d.Importers[e.Cluster]
-	switch {
-	case !known:
-		return unknown
-	case len(importers.Importing) > 0:
-		return mcs.JoinClusters(importers.Importing, maxImporterNames)
-	case len(importers.ImportingNamespace)+len(importers.NotReporting) > 0:
-		return "not reported"
+	if !known {
+		importers = d.correct(importers, e.Cluster)
 	}
-	return "none"
+	return importerCell(importers, known)
+}
+
+// correct returns the importers of an export with those of the contexts.
+func (d description) correct(importers mcs.Importers, exporter string) mcs.Importers {
+	imports := map[string]bool{}
+	for id, sources := range d.sources {
+		if id != exporter {
+			imports[id] = slices.Contains(sources, exporter)
+		}
+	}
+	return correctImporters(importers, imports)
 }

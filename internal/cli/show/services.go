@@ -37,9 +37,9 @@ type Service struct {
 	// Others are clusters that export the service to other clusters, or to a namespace that no
 	// context imports: nothing else is known of these exports.
 	Others []string `json:"others,omitempty"`
-	// Importers are the clusters that are known to import the service from others. Exporting
-	// clusters know them, so they are complete only if ImportersKnown: each exporting cluster has a
-	// context.
+	// Importers are the clusters that are known to import the service from others. Clusters with a
+	// context show it by their ServiceImports; the others report it to the exporting clusters, so
+	// Importers are complete only if ImportersKnown: each exporting cluster has a context.
 	Importers      mcs.Importers `json:"importers"`
 	ImportersKnown bool          `json:"importersKnown"`
 	// Conflicts are the properties on which the exports disagree, Problems everything else that
@@ -118,6 +118,9 @@ type serviceMerger struct {
 type mergedService struct {
 	Service
 	stale, others, recipients, importing, importingNamespace, notReporting map[string]bool
+	// imports are the imports of the clusters with a context: whether each imports the service from
+	// others.
+	imports map[string]bool
 }
 
 func newServiceMerger(set string) *serviceMerger {
@@ -129,7 +132,7 @@ func (m *serviceMerger) of(key mcs.Key) *mergedService {
 		m.services[key] = &mergedService{
 			Service: Service{ClusterSetID: m.set, Key: key, Exports: []ExportSummary{}},
 			stale:   map[string]bool{}, others: map[string]bool{}, recipients: map[string]bool{},
-			importing: map[string]bool{}, importingNamespace: map[string]bool{}, notReporting: map[string]bool{},
+			importing: map[string]bool{}, importingNamespace: map[string]bool{}, notReporting: map[string]bool{}, imports: map[string]bool{},
 		}
 	}
 	return m.services[key]
@@ -144,33 +147,27 @@ func (m *serviceMerger) add(s *status.Status, services []status.Service) {
 		m.drains[member.ClusterID] = m.drains[member.ClusterID].Max(member.Drain)
 	}
 	for i := range services {
-		m.of(services[i].Key).add(id, &services[i])
+		m.of(services[i].Key).add(s, &services[i])
 	}
 	for _, p := range s.Imports {
 		m.of(p.Key).addProblem("%s: the import is not ready: %s: %s", id, p.Reason, p.Message)
 	}
 	for _, key := range s.OverBudget {
-		svc := m.of(key)
-		delete(svc.importing, id)
-		svc.addProblem("%s: not imported: the namespace has too many imports (--budget-scale)", id)
+		m.of(key).addProblem("%s: not imported: the namespace has too many imports (--budget-scale)", id)
 	}
 }
 
-// add adds what the cluster id knows of the service.
-func (m *mergedService) add(id string, s *status.Service) {
+// add adds what the cluster with status c knows of the service.
+func (m *mergedService) add(c *status.Status, s *status.Service) {
+	id := c.Identity.ClusterID
 	m.Conflicts = appendMissing(m.Conflicts, s.Conflicts...)
 	addAll(m.stale, s.Stale)
 	addAll(m.others, s.Ignored)
 	addAll(m.others, s.NotFor)
-	if len(s.Exports) > 0 {
-		m.importing[id] = true
+	if s.ImportedFrom != nil {
+		m.imports[id] = slices.ContainsFunc(s.ImportedFrom, func(from string) bool { return from != id })
 	}
-	if s.Importers != nil {
-		addAll(m.recipients, s.Importers.Recipients)
-		addAll(m.importing, s.Importers.Importing)
-		addAll(m.importingNamespace, s.Importers.ImportingNamespace)
-		addAll(m.notReporting, s.Importers.NotReporting)
-	}
+	m.addImporters(c, s)
 	if p := s.Publication; p != nil && p.State != "Exported" {
 		m.addProblem("%s: not exported: %s", id, cmp.Or(p.Problem, p.State))
 	}
@@ -180,6 +177,21 @@ func (m *mergedService) add(id string, s *status.Service) {
 	for _, r := range s.Refused {
 		m.addProblem("%s: refused of %s: %s", id, r.Cluster, r.Message)
 	}
+}
+
+// addImporters adds what the other members report to the cluster with status c about its export.
+func (m *mergedService) addImporters(c *status.Status, s *status.Service) {
+	importers := s.Importers
+	switch {
+	case s.Own == nil:
+		return
+	case importers == nil:
+		importers = new(c.ImportersOf(*s.Own))
+	}
+	addAll(m.recipients, importers.Recipients)
+	addAll(m.importing, importers.Importing)
+	addAll(m.importingNamespace, importers.ImportingNamespace)
+	addAll(m.notReporting, importers.NotReporting)
 }
 
 func (m *mergedService) addProblem(format string, args ...any) {
@@ -220,19 +232,14 @@ func oldest(exports []ExportSummary) time.Time {
 	return slices.MinFunc(exports, func(a, b ExportSummary) int { return a.Created.Compare(b.Created) }).Created
 }
 
-// finish returns the service with its lists and its state. A cluster that imports the service is in
-// no other list.
+// finish returns the service with its lists and its state.
 func (m *mergedService) finish(contexts map[string]bool) Service {
 	s := m.Service
-	for id := range m.importing {
-		delete(m.importingNamespace, id)
-		delete(m.notReporting, id)
-	}
 	s.Others = slices.Sorted(maps.Keys(m.others))
-	s.Importers = mcs.Importers{
+	s.Importers = correctImporters(mcs.Importers{
 		Recipients: slices.Sorted(maps.Keys(m.recipients)), Importing: slices.Sorted(maps.Keys(m.importing)),
 		ImportingNamespace: slices.Sorted(maps.Keys(m.importingNamespace)), NotReporting: slices.Sorted(maps.Keys(m.notReporting)),
-	}
+	}, m.imports)
 	s.ImportersKnown = len(s.Others) == 0 && !slices.ContainsFunc(s.Exports, func(e ExportSummary) bool { return !contexts[e.Cluster] })
 	s.State = serviceState(&s)
 	return s
@@ -271,7 +278,8 @@ func getServicesCommand(s *session.Session) *cobra.Command {
 		Use:   "services",
 		Short: "List the services of the clusterset",
 		Long: "Lists the services of the clusterset as the controllers of the contexts know them: the clusters that export and import them,\n" +
-			"conflicts, and exports that are stale or drained. The clusters that import a service are known from the contexts of those that export it.\n" +
+			"conflicts, and exports that are stale or drained. Of the clusters without a context, those that import a service are known from the contexts\n" +
+			"of those that export it: name these, or the list says unknown.\n" +
 			"Without permission to query a controller, lists what the ServiceExports, ServiceImports and EndpointSlices of that context show.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -349,7 +357,7 @@ func printServices(t *session.Table, services []Service, wide bool) {
 			ports = append(ports, fmt.Sprintf("%d/%s", p.Port, p.Protocol))
 		}
 		row := []any{
-			svc.Key.Namespace, svc.Key.Name, svc.Type, strings.Join(ports, ","), mcs.JoinClusters(exporters, maxImporterNames), svc.importedBy(), all, ready, svc.State,
+			svc.Key.Namespace, svc.Key.Name, svc.Type, strings.Join(ports, ","), mcs.JoinClusters(exporters, maxImporterNames), importerCell(svc.Importers, svc.ImportersKnown), all, ready, svc.State,
 		}
 		if svc.Context != "" && len(exporters) == 0 { // a ServiceExport does not have the ID
 			row[4], row[6], row[7] = unknown, unknown, unknown
@@ -367,15 +375,45 @@ func printServices(t *session.Table, services []Service, wide bool) {
 // unknown is a cell that only a controller knows.
 const unknown = "unknown"
 
-// importedBy returns the cell with the clusters that import the service.
-func (s *Service) importedBy() string {
-	switch {
-	case len(s.Importers.Importing) > 0:
-		return mcs.JoinClusters(s.Importers.Importing, maxImporterNames)
-	case !s.ImportersKnown:
-		return unknown
-	case len(s.Importers.ImportingNamespace)+len(s.Importers.NotReporting) > 0:
-		return "not reported"
+// correctImporters returns importers with what is known of some clusters: whether each of them
+// imports. That counts for more than what it has reported, which is as old as its last heartbeat. A
+// cluster that imports is in no other list.
+func correctImporters(i mcs.Importers, imports map[string]bool) mcs.Importers {
+	importing := slices.DeleteFunc(slices.Clone(i.Importing), func(id string) bool { _, known := imports[id]; return known })
+	for id, isImporting := range imports {
+		if isImporting {
+			importing = append(importing, id)
+		}
 	}
-	return "none"
+	slices.Sort(importing)
+	isKnown := func(id string) bool {
+		_, known := imports[id]
+		return known || slices.Contains(importing, id)
+	}
+	return mcs.Importers{
+		Recipients: i.Recipients, Importing: importing,
+		ImportingNamespace: slices.DeleteFunc(slices.Clone(i.ImportingNamespace), isKnown), NotReporting: slices.DeleteFunc(slices.Clone(i.NotReporting), isKnown),
+	}
+}
+
+// importerCell returns the cell with the clusters that import a service. known reports whether the
+// reports of all other clusters are.
+func importerCell(i mcs.Importers, known bool) string {
+	var rest string
+	switch {
+	case !known:
+		rest = unknown
+	case len(i.ImportingNamespace)+len(i.NotReporting) > 0:
+		rest = "not reported"
+	case len(i.Importing) == 0:
+		return "none"
+	}
+	names := mcs.JoinClusters(i.Importing, maxImporterNames)
+	switch {
+	case names == "":
+		return rest
+	case rest == "":
+		return names
+	}
+	return names + ", others " + rest
 }

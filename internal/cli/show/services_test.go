@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
@@ -62,7 +63,7 @@ func TestMergeServices(t *testing.T) {
 	staleSummary.Stale = true
 	failed := own(first)
 	failed.Publication = &status.Publication{Key: web, State: "Pending", Problem: "AccessDenied"}
-	refusing := status.Service{Key: web, Exports: []mcs.Export{first}, Refused: []policy.Refusal{{Cluster: "cls1", Message: "addresses"}}, Unknown: []string{"cls4"}}
+	refusing := status.Service{Key: web, Exports: []mcs.Export{first}, ImportedFrom: []string{"cls1"}, Refused: []policy.Refusal{{Cluster: "cls1", Message: "addresses"}}, Unknown: []string{"cls4"}}
 
 	port := func(p int32) []mcs.Port { return []mcs.Port{{Protocol: corev1.ProtocolTCP, Port: p}} }
 	tests := map[string]struct {
@@ -81,23 +82,61 @@ func TestMergeServices(t *testing.T) {
 				Importers: mcs.Importers{Recipients: []string{"cls2", "cls3"}, Importing: []string{"cls2"}, NotReporting: []string{"cls3"}},
 			}},
 		},
-		"a cluster with a context imports, even if it does not report": {
+		"the reports of the members are in the status of the exporting cluster": {
+			[]ClusterStatus{withStatus("cls1", func(s *status.Status) {
+				s.Members = []status.Member{
+					{ClusterID: "cls1", Version: "v1"}, {ClusterID: "cls2", Version: "v1", ImportReport: mcs.NewImportReport(map[string][]mcs.Key{"cls1": {web}})},
+					{ClusterID: "cls3", Version: "v1", ImportReport: mcs.NewImportReport(nil)}, {ClusterID: "forged"}, {ClusterID: "mapped", UID: "1", Mapped: true},
+				}
+			})},
+			[]ContextServices{read(status.Service{Key: web, Own: &first})},
+			[]Service{{
+				State: "ok", Type: "ClusterSetIP", Ports: port(8001), Exports: []ExportSummary{summary(first, 2)}, ImportersKnown: true,
+				Importers: mcs.Importers{Recipients: []string{"cls2", "cls3"}, Importing: []string{"cls2"}},
+			}},
+		},
+		"members do not report": {
+			[]ClusterStatus{withStatus("cls1", func(s *status.Status) { s.Members[1].Version = "v1" })}, []ContextServices{read(status.Service{Key: web, Own: &first})},
+			[]Service{{
+				State: "ok", Type: "ClusterSetIP", Ports: port(8001), Exports: []ExportSummary{summary(first, 2)}, ImportersKnown: true,
+				Importers: mcs.Importers{Recipients: []string{"cls2"}, NotReporting: []string{"cls2"}},
+			}},
+		},
+		"a cluster with a context has read the export and does not import it": {
+			[]ClusterStatus{withStatus("cls1", nil), withStatus("cls2", nil), withStatus("cls3", nil)},
+			[]ContextServices{
+				read(own(first, "cls2")), read(status.Service{Key: web, Exports: []mcs.Export{first}, ImportedFrom: []string{}}),
+				read(status.Service{Key: web, Exports: []mcs.Export{first}, ImportedFrom: []string{"cls3"}}),
+			},
+			[]Service{{
+				State: "ok", Type: "ClusterSetIP", Ports: port(8001), Exports: []ExportSummary{summary(first, 2)}, ImportersKnown: true,
+				Importers: mcs.Importers{Recipients: []string{"cls2", "cls3"}},
+			}},
+		},
+		"a controller that does not say from which clusters it imports": {
 			[]ClusterStatus{withStatus("cls1", nil), withStatus("cls3", nil)}, []ContextServices{read(own(first)), read(status.Service{Key: web, Exports: []mcs.Export{first}})},
+			[]Service{{
+				State: "ok", Type: "ClusterSetIP", Ports: port(8001), Exports: []ExportSummary{summary(first, 2)}, ImportersKnown: true,
+				Importers: mcs.Importers{Recipients: []string{"cls2", "cls3"}, NotReporting: []string{"cls3"}},
+			}},
+		},
+		"a cluster with a context imports, even if it does not report": {
+			[]ClusterStatus{withStatus("cls1", nil), withStatus("cls3", nil)}, []ContextServices{read(own(first)), read(status.Service{Key: web, Exports: []mcs.Export{first}, ImportedFrom: []string{"cls1"}})},
 			[]Service{{
 				State: "ok", Type: "ClusterSetIP", Ports: port(8001), Exports: []ExportSummary{summary(first, 2)}, ImportersKnown: true,
 				Importers: mcs.Importers{Recipients: []string{"cls2", "cls3"}, Importing: []string{"cls3"}},
 			}},
 		},
 		"only importers have contexts": {
-			[]ClusterStatus{withStatus("cls2", nil)}, []ContextServices{read(status.Service{Key: web, Exports: []mcs.Export{first}, Stale: []string{"cls1"}})},
+			[]ClusterStatus{withStatus("cls2", nil)}, []ContextServices{read(status.Service{Key: web, Exports: []mcs.Export{first}, Stale: []string{"cls1"}, ImportedFrom: []string{"cls1"}})},
 			[]Service{{
 				State: "stale", Type: "ClusterSetIP", Ports: port(8001), Exports: []ExportSummary{staleSummary}, Importers: mcs.Importers{Importing: []string{"cls2"}},
 			}},
 		},
 		"the oldest export has the ports, and conflicts are listed once": {
 			[]ClusterStatus{withStatus("cls1", nil), withStatus("cls2", nil)}, []ContextServices{
-				read(status.Service{Key: web, Own: &first, Exports: []mcs.Export{second}, Conflicts: []string{"PortConflict"}}),
-				read(status.Service{Key: web, Own: &second, Exports: []mcs.Export{first}, Conflicts: []string{"PortConflict"}}),
+				read(status.Service{Key: web, Own: &first, Exports: []mcs.Export{second}, Conflicts: []string{"PortConflict"}, ImportedFrom: []string{"cls1", "cls2"}}),
+				read(status.Service{Key: web, Own: &second, Exports: []mcs.Export{first}, Conflicts: []string{"PortConflict"}, ImportedFrom: []string{"cls1", "cls2"}}),
 			},
 			[]Service{{
 				State: "conflict", Type: "ClusterSetIP", Ports: port(8000), Exports: []ExportSummary{summary(first, 2), summary(second, 1)},
@@ -124,10 +163,10 @@ func TestMergeServices(t *testing.T) {
 			[]ClusterStatus{withStatus("cls1", nil), withStatus("cls2", func(s *status.Status) {
 				s.Imports = []status.ImportProblem{{Key: web, Reason: "Failed", Message: "no IP"}}
 			}), withStatus("cls3", func(s *status.Status) { s.OverBudget = []mcs.Key{web} })},
-			[]ContextServices{read(failed), read(refusing), read(status.Service{Key: web, Exports: []mcs.Export{first}})},
+			[]ContextServices{read(failed), read(refusing), read(status.Service{Key: web, Exports: []mcs.Export{first}, ImportedFrom: []string{}})},
 			[]Service{{
 				State: "problem", Type: "ClusterSetIP", Ports: port(8001), Exports: []ExportSummary{summary(first, 2)}, ImportersKnown: true,
-				Importers: mcs.Importers{Recipients: []string{"cls2", "cls3"}, Importing: []string{"cls2"}, NotReporting: []string{"cls3"}},
+				Importers: mcs.Importers{Recipients: []string{"cls2", "cls3"}, Importing: []string{"cls2"}},
 				Problems: []string{
 					"cls1: not exported: AccessDenied", "cls2: the exports of cls4 could not be read yet", "cls2: refused of cls1: addresses",
 					"cls2: the import is not ready: Failed: no IP", "cls3: not imported: the namespace has too many imports (--budget-scale)",
@@ -140,7 +179,7 @@ func TestMergeServices(t *testing.T) {
 			for i := range tt.want {
 				tt.want[i].ClusterSetID, tt.want[i].Key = "set1", web
 			}
-			if d := cmp.Diff(tt.want, MergeServices(tt.statuses, tt.lists)); d != "" {
+			if d := cmp.Diff(tt.want, MergeServices(tt.statuses, tt.lists), cmpopts.EquateEmpty()); d != "" {
 				t.Errorf("(-want +got):\n%s", d)
 			}
 		})
@@ -187,5 +226,20 @@ func TestMergeMembersState(t *testing.T) {
 				t.Errorf("got %+v, want state %s", got, tt.want)
 			}
 		})
+	}
+}
+
+func TestImporterCell(t *testing.T) {
+	silent := mcs.Importers{NotReporting: []string{"cls3"}}
+	both := mcs.Importers{Importing: []string{"cls2"}, ImportingNamespace: []string{"cls3"}}
+	for want, got := range map[string]string{
+		"none": importerCell(mcs.Importers{}, true), "unknown": importerCell(mcs.Importers{}, false), "not reported": importerCell(silent, true),
+		"cls2":                      importerCell(mcs.Importers{Importing: []string{"cls2"}}, true),
+		"cls2, others unknown":      importerCell(both, false),
+		"cls2, others not reported": importerCell(both, true),
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }

@@ -105,6 +105,7 @@ func (f *fleet) services(id string, stale map[string]bool) []status.Service {
 			continue
 		}
 		svc.Exports = append(svc.Exports, exp)
+		svc.ImportedFrom = append(svc.ImportedFrom, exp.Cluster)
 		if stale[exp.Cluster] {
 			svc.Stale = append(svc.Stale, exp.Cluster)
 		}

@@ -321,6 +321,7 @@ func newMember(m registry.Member, now time.Time) status.Member {
 		ClusterID: m.ClusterID, UID: m.UID, Version: m.Version, Key: m.Key, RefusedKey: m.RefusedKey, Seal: sealOf(m.Seal), Stale: m.Stale, Mapped: m.Mapped, Drain: m.Properties.Drain(), Problems: m.Problems,
 		Networks:     mcs.FormatNetworks(m.Properties.Networks()),
 		Zones:        m.Properties.Zones().String(),
+		ImportReport: m.Imports,
 		HeartbeatAge: max(0, now.Sub(m.LastSeen)).Round(100 * time.Millisecond).Seconds(),
 	}
 	for _, problem := range m.Problems {
@@ -392,7 +393,7 @@ func (s *statusSource) Service(ctx context.Context, key mcs.Key) (status.Service
 		return status.Service{}, errors.New(problem)
 	}
 	out, err := s.service(ctx, session, key)
-	if out.Own != nil { // not in the lists of all services: it has each member for each export
+	if out.Own != nil { // lists have no member for each export: Status.ImportersOf finds them
 		if importers, known := s.exports.Importers(*out.Own); known {
 			out.Importers = &importers
 		}
@@ -406,7 +407,30 @@ func (s *statusSource) Services(ctx context.Context) ([]status.Service, error) {
 	if session == nil {
 		return nil, errors.New(problem)
 	}
-	return s.services(ctx, session, registry.ReportOf(session.Registry).Keys)
+	services, err := s.services(ctx, session, registry.ReportOf(session.Registry).Keys)
+	if err != nil {
+		return nil, err
+	}
+	return services, s.addImportedFrom(ctx, services)
+}
+
+// addImportedFrom adds the clusters that this cluster imports the services from.
+func (s *statusSource) addImportedFrom(ctx context.Context, services []status.Service) error {
+	var imports mcsv1beta1.ServiceImportList
+	if err := s.reader.List(ctx, &imports, client.UnsafeDisableDeepCopy, client.MatchingLabels{plan.LabelAppManagedBy: plan.ManagedBy}); err != nil {
+		return fmt.Errorf("listing the ServiceImports: %w", err)
+	}
+	clusters := map[mcs.Key][]string{}
+	for i := range imports.Items {
+		key := kube.KeyOf(client.ObjectKeyFromObject(&imports.Items[i]))
+		for _, c := range imports.Items[i].Status.Clusters {
+			clusters[key] = append(clusters[key], c.Cluster)
+		}
+	}
+	for i := range services {
+		services[i].ImportedFrom = slices.Concat([]string{}, clusters[services[i].Key])
+	}
+	return nil
 }
 
 // services returns the services of keys and those that this cluster publishes, sorted.
