@@ -60,6 +60,8 @@ func ExportSelection(src Source) *metav1.Condition {
 type Progress struct {
 	// Exported: the registry has shown the current export.
 	Exported bool
+	// Unread: the registry has not been read since the controller started, so nothing is written.
+	Unread bool
 	// Problem is the reason why publishing does not progress, "" if there is none.
 	Problem string
 	// LeftOut are the parts that are not exported.
@@ -78,8 +80,11 @@ func ExportReady(p Progress) metav1.Condition {
 	case p.Problem != "":
 		return exportCondition(mcsv1beta1.ServiceExportConditionReady, false, mcsv1beta1.ServiceExportReasonFailed, p.Problem)
 	}
-	return exportCondition(mcsv1beta1.ServiceExportConditionReady, false, mcsv1beta1.ServiceExportReasonPending,
-		"the export is being written to the registry")
+	message := "the export is being written to the registry"
+	if p.Unread {
+		message = "the registry has not been read yet: that takes a few seconds after the controller has started"
+	}
+	return exportCondition(mcsv1beta1.ServiceExportConditionReady, false, mcsv1beta1.ServiceExportReasonPending, message)
 }
 
 // ExportNotReady returns the ServiceExport condition Ready of an export that is not valid.

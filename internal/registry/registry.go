@@ -225,7 +225,25 @@ func NotSynced(problem error) error {
 	if problem == nil {
 		return ErrNotSynced
 	}
-	return fmt.Errorf("%w: %w", ErrNotSynced, problem)
+	return &notSynced{problem}
+}
+
+// notSynced is ErrNotSynced with the problem that keeps the registry from being read.
+type notSynced struct{ problem error }
+
+// Error implements error.
+func (e *notSynced) Error() string { return ErrNotSynced.Error() + ": " + e.problem.Error() }
+
+// Unwrap makes errors.Is find both.
+func (e *notSynced) Unwrap() []error { return []error{ErrNotSynced, e.problem} }
+
+// SyncProblem returns the problem in an error of NotSynced, nil if it has none.
+func SyncProblem(err error) error {
+	var e *notSynced
+	if !errors.As(err, &e) {
+		return nil
+	}
+	return e.problem
 }
 
 // ErrLeave is the cause with which the context of Run is cancelled when this cluster leaves the

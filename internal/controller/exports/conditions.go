@@ -2,6 +2,7 @@ package exports
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -78,7 +79,7 @@ func decideExportConditions(f exportFacts, existing []metav1.Condition) []metav1
 	case !f.synced && f.staysReady(existing):
 		return []metav1.Condition{f.valid, f.exported()}
 	case !f.synced:
-		return []metav1.Condition{f.valid, mcs.ExportReady(mcs.Progress{Problem: f.unreadText()})}
+		return []metav1.Condition{f.valid, mcs.ExportReady(f.unread())}
 	}
 	return decidePublished(f, existing)
 }
@@ -127,6 +128,9 @@ const (
 	// or has not been read since this process started. The write of a page takes seconds, and a
 	// minute when AWS throttles.
 	pendingGrace = time.Minute
+	// unreadRecheck is the time after which an export in a registry that has not been read shows
+	// the reason: a registry that cannot be used has answered by then.
+	unreadRecheck = 3 * time.Second
 )
 
 // grace returns how long the registry may not show an export that was Ready, as it is now.
@@ -143,13 +147,27 @@ func (f exportFacts) staysReady(existing []metav1.Condition) bool {
 	return meta.IsStatusConditionTrue(existing, string(mcsv1beta1.ServiceExportConditionReady)) && f.unshown < f.grace()
 }
 
-// unreadText returns the problem of an export in a registry that has not been read, "" for one that
-// has just been created.
-func (f exportFacts) unreadText() string {
-	if f.unshown < pendingGrace {
-		return ""
+// unread returns the progress of an export in a registry that has not been read.
+func (f exportFacts) unread() mcs.Progress {
+	problem := registry.SyncProblem(f.readProblem)
+	switch {
+	case problem == nil && f.unshown < pendingGrace:
+		return mcs.Progress{Unread: true}
+	case problem == nil:
+		problem = errors.New("it has not answered yet; see kubectl mcs check")
 	}
-	return "the registry has not been read since the controller started, so it is unknown whether it shows the export: " + problemText(f.readProblem)
+	return mcs.Progress{Problem: "the registry has not been read since the controller started, so it is unknown whether it shows the export: " + problem.Error()}
+}
+
+// recheckAfter returns the time until an export that the registry does not show has another status
+// although nothing changes. Nothing notifies of the problem that keeps a registry from being read:
+// the pauses until it is looked at again double.
+func (f exportFacts) recheckAfter() time.Duration {
+	rest := f.grace() - f.unshown
+	if f.synced {
+		return rest
+	}
+	return min(rest, max(unreadRecheck, f.unshown))
 }
 
 func problemText(err error) string {

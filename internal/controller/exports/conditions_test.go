@@ -2,6 +2,8 @@ package exports
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -69,6 +71,22 @@ func TestDecideExportConditions(t *testing.T) {
 			name:  "not read yet",
 			facts: exportFacts{valid: valid},
 			want:  []string{"Valid=True Valid", "Ready=False Pending"},
+		},
+		{
+			name:  "the registry cannot be read, a new export",
+			facts: exportFacts{valid: valid, readProblem: fmt.Errorf("looking up demo/web: %w", registry.NotSynced(errors.New("denied")))},
+			want:  []string{"Valid=True Valid", "Ready=False Failed"},
+		},
+		{
+			name:  "the registry cannot be read, exported by a previous process",
+			facts: exportFacts{valid: valid, readProblem: registry.NotSynced(errors.New("denied"))},
+			have:  readyBefore,
+			want:  []string{"Valid=True Valid", "Ready=True Exported"},
+		},
+		{
+			name:  "the registry does not answer",
+			facts: exportFacts{valid: valid, unshown: pendingGrace, readProblem: registry.NotSynced(nil)},
+			want:  []string{"Valid=True Valid", "Ready=False Failed"},
 		},
 		{
 			name:  "no Service any more, imported before",
@@ -190,6 +208,24 @@ func TestReadyNamesWhatIsLeftOut(t *testing.T) {
 		if ready.Status != metav1.ConditionTrue || !strings.HasSuffix(ready.Message, `; left out: annotation "note": too long`) {
 			t.Errorf("%s: %+v", name, ready)
 		}
+	}
+}
+
+// TestUnreadRegistryIsLookedAtAgain: its problem is known some time after the first look, and no
+// registry notifies of it.
+func TestUnreadRegistryIsLookedAtAgain(t *testing.T) {
+	var at []time.Duration
+	f := exportFacts{}
+	for f.unshown < pendingGrace {
+		f.unshown += f.recheckAfter()
+		at = append(at, f.unshown/time.Second)
+	}
+	if want := []time.Duration{3, 6, 12, 24, 48, 60}; !slices.Equal(at, want) {
+		t.Errorf("looked at after %d s, want %d", at, want)
+	}
+	f = exportFacts{synced: true, unshown: 10 * time.Second}
+	if got := f.recheckAfter(); got != 50*time.Second {
+		t.Errorf("an export that a registry which was read does not show is looked at after %s", got)
 	}
 }
 

@@ -171,7 +171,7 @@ func (r *Controller) reconcileStatus(ctx context.Context, key mcs.Key, exp *mcsv
 	changes := facts.problem == "" && (!facts.synced || facts.status.State == registry.Pending && facts.staysReady(exp.Status.Conditions))
 	result, err := kube.RequeueOnConflict(r.updateStatus(ctx, exp, facts))
 	if changes {
-		result.RequeueAfter = max(result.RequeueAfter, facts.grace()-facts.unshown)
+		result.RequeueAfter = max(result.RequeueAfter, facts.recheckAfter())
 	}
 	if result.RequeueAfter == 0 && err == nil {
 		result.RequeueAfter = facts.recheck
