@@ -28,7 +28,7 @@ func TestImporters(t *testing.T) {
 	a.export(t, key, 1, 1)
 
 	t.Log("cls2 has no namespace to import into")
-	a.condition(t, key, mcs.ConditionImported+"=False NotImported", "imported by no other cluster")
+	a.condition(t, key, mcs.ConditionImported+"=False NotImported", "no other cluster has reported that it imports the service")
 
 	t.Log("cls2 imports the service")
 	b.namespace(t, key.Namespace)

@@ -95,6 +95,9 @@ func TestStatusEndpoint(t *testing.T) {
 		if all[0].Importers != nil { // each member for each of thousands of exports
 			t.Errorf("the list of all services has the importers %+v", all[0].Importers)
 		}
+		if all[0].NotImported != "" {
+			t.Errorf("services are not imported into the namespace: %s", all[0].NotImported)
+		}
 		if importers := of.ImportersOf(*service.Own); !slices.Equal(importers.Importing, []string{"cls2"}) || !slices.Contains(all[0].ImportedFrom, "cls2") {
 			return fmt.Errorf("the importers are %+v, and the service is imported from %v", importers, all[0].ImportedFrom)
 		}

@@ -232,8 +232,13 @@ func ExportImported(importers Importers) metav1.Condition {
 			parts = append(parts, fmt.Sprintf(part.format, JoinClusters(part.clusters, maxImporterNames)))
 		}
 	}
-	if c.Message = strings.Join(parts, "; "); c.Message == "" {
+	switch c.Message = strings.Join(parts, "; "); {
+	case c.Message != "":
+	case len(importers.Recipients) == 0:
 		c.Message = "imported by no other cluster"
+	default:
+		c.Message = "no other cluster has reported that it imports the service: one does if it has the namespace and imports into it, and reports that within 40 seconds; " +
+			"kubectl mcs diagnose with its context shows the reason"
 	}
 	return c
 }

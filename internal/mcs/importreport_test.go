@@ -170,7 +170,8 @@ func TestExportImported(t *testing.T) {
 		want      string
 	}{
 		{Importers{}, "False NotImported: imported by no other cluster"},
-		{Importers{Recipients: []string{"cls2"}}, "False NotImported: imported by no other cluster"},
+		{Importers{Recipients: []string{"cls2"}}, "False NotImported: no other cluster has reported that it imports the service: one does if it has the namespace and imports into it, " +
+			"and reports that within 40 seconds; kubectl mcs diagnose with its context shows the reason"},
 		{Importers{Importing: []string{"cls2", "cls3"}}, "True Imported: imported by cls2, cls3"},
 		{Importers{Importing: many}, "True Imported: imported by " + strings.Join(many[:16], ", ") + " and 4 more"},
 		{

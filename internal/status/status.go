@@ -305,6 +305,9 @@ type Service struct {
 	// Ignored are clusters that export the service while services are not imported into its
 	// namespace here: nothing else is known of these exports.
 	Ignored []string `json:"ignored,omitempty"`
+	// NotImported is the reason why services are not imported into the namespace here, "" if they
+	// are or if the namespace does not exist.
+	NotImported string `json:"notImported,omitempty"`
 	// Unknown are clusters whose export could not be read yet, Stale those in Exports without
 	// heartbeats.
 	Unknown []string `json:"unknown,omitempty"`

@@ -392,6 +392,12 @@ func (f *ServiceFacts) importSteps(key mcs.Key, exporters []string, all []Servic
 			return steps
 		}
 	}
+	if f.Registry != nil && f.Registry.NotImported != "" {
+		return append(steps, check.Check{
+			Name: "namespace", Result: check.Failed, Detail: f.Registry.NotImported,
+			Remedy: "move the service to another namespace, or let the administrator of " + f.Context + " list this one (docs/install.md#namespaces-that-export-and-import)",
+		})
+	}
 	if f.Registry != nil && f.Registry.Mapped != nil {
 		steps = append(steps, f.mappedStep())
 	}

@@ -96,6 +96,9 @@ func TestDiagnose(t *testing.T) {
 		},
 			wantFailure: "cls1: registry", wantText: "Throttled"},
 		{name: "namespace does not exist", mutate: func(_, i facts) { i.hasNamespace = false }, wantFailure: "cls2: namespace", wantText: "create namespace demo"},
+		{name: "services are not imported into the namespace", mutate: func(_, i facts) {
+			i.Import, i.Registry.Exports, i.Registry.Ignored, i.Registry.NotImported = nil, nil, []string{"cls1"}, "namespace default is not imported into unless --import-namespaces names it"
+		}, wantFailure: "cls2: namespace", wantText: "names it\nmove the service to another namespace"},
 		{name: "clusters use different registries", mutate: func(_, i facts) { i.Registry.Exports = nil }, wantFailure: "cls2: registry", wantText: "not of cls1"},
 		{name: "the import policy refuses the only export", mutate: func(_, i facts) { i.Import, i.Registry.Refused = nil, refusalsOf("cls1") },
 			wantFailure: "cls2: ServiceImport", wantText: "refused: not allowed\nif this is not intended, change the export or the import policy"},

@@ -16,6 +16,7 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/policy"
 )
 
 // exportWait is the time in which the registry normally shows an export: the conformance suite
@@ -114,16 +115,24 @@ func createExport(ctx context.Context, s *session.Session, k *session.Cluster, n
 	return waitForExport(ctx, s, k, export, timeout)
 }
 
-// waitForExport waits until an export is ready or found invalid.
+// failedPolls is the number of polls, of a second, after which a condition Failed is an answer: a
+// retry of the controller may resolve one within seconds.
+const failedPolls = 4
+
+// waitForExport waits until an export is ready, found invalid, or fails for some seconds.
 func waitForExport(ctx context.Context, s *session.Session, k *session.Cluster, export *mcsv1beta1.ServiceExport, timeout time.Duration) error {
 	var valid, readiness *metav1.Condition
+	failed := 0
 	err := k.Poll(ctx, timeout, func() (bool, error) {
 		if _, err := k.Find(ctx, export.Namespace, export.Name, export); err != nil {
 			return false, err
 		}
 		valid = meta.FindStatusCondition(export.Status.Conditions, string(mcsv1beta1.ServiceExportConditionValid))
 		readiness = meta.FindStatusCondition(export.Status.Conditions, string(mcsv1beta1.ServiceExportConditionReady))
-		return readiness != nil && readiness.Status == metav1.ConditionTrue || valid != nil && valid.Status == metav1.ConditionFalse, nil
+		if readiness != nil && readiness.Reason == string(mcsv1beta1.ServiceExportReasonFailed) {
+			failed++
+		}
+		return readiness != nil && readiness.Status == metav1.ConditionTrue || valid != nil && valid.Status == metav1.ConditionFalse || failed >= failedPolls, nil
 	})
 	if err != nil && !wait.Interrupted(err) {
 		return fmt.Errorf("waiting for ServiceExport %s/%s: %w", export.Namespace, export.Name, err)
@@ -133,9 +142,15 @@ func waitForExport(ctx context.Context, s *session.Session, k *session.Cluster, 
 		s.Printf("%s: no controller has set conditions within %s: run \"kubectl mcs check --context %[1]s\"", k.Context, timeout)
 	case readiness.Status == metav1.ConditionTrue:
 		s.Printf("%s: exported: %s", k.Context, readiness.Message)
+		// the message is about system namespaces
+		if !policy.IsSystemNamespace(export.Namespace, s.ControllerNamespace) {
+			s.Printf("%s: clusters import it if they have namespace %s and import into it: \"kubectl mcs describe %s -n %[2]s --context %[1]s\" shows which, after up to 40 seconds",
+				k.Context, export.Namespace, export.Name)
+		}
 		return nil
 	default:
 		s.Printf("%s: not exported: %s: %s", k.Context, readiness.Reason, readiness.Message)
+		s.Printf("%s: \"kubectl mcs diagnose %s -n %s --context %[1]s\" shows the step that fails", k.Context, export.Name, export.Namespace)
 	}
 	return session.ErrIncomplete
 }

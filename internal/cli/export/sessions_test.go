@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/clitest"
 )
@@ -30,5 +31,12 @@ func TestSessions(t *testing.T) {
 			c["cls1"].Add(service("used", nil))
 		}, Lines: []string{"release web --context cls1,cls2", "release web", "release used"}},
 		{Name: "export-ready", Setup: clitest.ExportWeb, Lines: []string{"export web"}},
+		{Name: "export-fails", Setup: func(c clitest.Clusters) {
+			clitest.ExportWeb(c)
+			export := &mcsv1beta1.ServiceExport{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "web"}}
+			c["cls1"].Remove(export)
+			export.Status.Conditions = []metav1.Condition{{Type: "Ready", Status: metav1.ConditionFalse, Reason: "Failed", Message: "the registry has not been read: AccessDenied"}}
+			c["cls1"].Add(export)
+		}, Lines: []string{"export web --wait 1h"}},
 	})
 }

@@ -215,9 +215,19 @@ func (r *Controller) newExport(ctx context.Context, src mcs.Source) (mcs.Export,
 // describeNotImported warns about an export of a system namespace, into which clusters import only
 // if they list it, as this one does not.
 func (r *Controller) describeNotImported(ctx context.Context, key mcs.Key) mcs.LeftOuts {
-	ns, found, err := kube.ReadNamespace(ctx, r.client, key.Namespace)
-	if err != nil || !found || !policy.IsSystemNamespace(key.Namespace, "") || r.scope.AllowsImport(ns) {
+	denial, err := r.ImportDenial(ctx, key.Namespace)
+	if err != nil || denial == "" || !policy.IsSystemNamespace(key.Namespace, "") {
 		return nil
 	}
-	return mcs.LeftOuts{mcs.Note("clusters do not import services of namespace " + key.Namespace + " unless their administrators list it: " + r.scope.ImportDenial(ns))}
+	return mcs.LeftOuts{mcs.Note("clusters do not import services of namespace " + key.Namespace + " unless their administrators list it: " + denial)}
+}
+
+// ImportDenial returns why no service is imported into the namespace in this cluster and how to
+// change that, "" if services are, or if the namespace does not exist.
+func (r *Controller) ImportDenial(ctx context.Context, namespace string) (string, error) {
+	ns, found, err := kube.ReadNamespace(ctx, r.client, namespace)
+	if err != nil || !found {
+		return "", err
+	}
+	return r.scope.ImportDenial(ns), nil
 }

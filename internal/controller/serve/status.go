@@ -455,6 +455,9 @@ func (s *statusSource) service(ctx context.Context, session *membership.Session,
 		return status.Service{}, err
 	}
 	out := status.Service{Key: key, Exports: view.Exports(), Ignored: view.In(registry.Ignored), Unknown: view.In(registry.Unknown), Stale: view.WithLiveness(registry.Stale), Mapped: newMappedService(view.Mapped, time.Now())}
+	if out.NotImported, err = s.exports.ImportDenial(ctx, key.Namespace); err != nil {
+		return status.Service{}, err
+	}
 	visible, refusals := s.guard.Filter(key, view)
 	out.Refused, out.NotFor = refusals, s.guard.NotFor(view)
 	all := visible.Exports()
