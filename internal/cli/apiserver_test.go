@@ -62,7 +62,7 @@ func TestCommandsWithAPIServer(t *testing.T) {
 	}{
 		{"export web", session.ExitError, []string{"install the CRDs"}},
 		{"get exports", session.ExitError, []string{"listing ServiceExports"}},
-		{"check", session.ExitIncomplete, []string{"× MCS API", "× permissions", "no pod found"}},
+		{"check", session.ExitIncomplete, []string{"× MCS API", "× permissions", "the controller is not installed"}},
 		{"install --wait 0s -- --aws-region=eu-west-1", session.ExitOK, []string{"Deployment cloud-map-mcs-system/cloud-map-mcs-controller-manager applied"}},
 		{"install --wait 0s -- --aws-region=eu-west-1", session.ExitOK, nil},
 		{"check", session.ExitIncomplete, []string{"√ MCS API", "√ CRD revision", "√ About API", "√ permissions", "× controller"}},

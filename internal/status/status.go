@@ -4,6 +4,7 @@
 package status
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -378,6 +379,19 @@ func (s *Status) Calls() int {
 		calls += r.Count
 	}
 	return calls
+}
+
+// Unanswered returns the reason why a controller with this status knows no services, "" if it does.
+func (s *Status) Unanswered() string {
+	switch {
+	case !s.Leader:
+		return NoLeader
+	case s.Identity == nil:
+		return "the cluster is not a member of a clusterset: " + s.Problem
+	case !s.Synced:
+		return "the controller has not read the registry: " + cmp.Or(s.ReadProblem, "this takes a few seconds after a start")
+	}
+	return ""
 }
 
 // ImportersOf returns the other members that an export of this cluster is for, by what they report.

@@ -67,11 +67,15 @@ type Cluster struct {
 	IgnoresRequests bool
 	// RefusesKeys makes the controller refuse the keys that users name, as with --trusted-keys.
 	RefusesKeys bool
+	// Unread is the reason why the controller cannot say anything about services, "" if it can.
+	Unread string
 	// Unreachable makes every connection to the controller's pod fail.
 	Unreachable bool
 	// OnlyNamespace is the namespace in which the user may read everything, who may do nothing
 	// else; "" is for an administrator.
 	OnlyNamespace string
+	// Denied are the resources, such as pods or pods/portforward, that the user may not access.
+	Denied []string
 	// Kubernetes is the version of the API server, Resources are the APIs that it serves.
 	Kubernetes string
 	Resources  []*metav1.APIResourceList
@@ -152,6 +156,14 @@ func (c *Cluster) RemovePods() {
 	})
 }
 
+// RemoveImports removes the ServiceImports, with their derived Services and EndpointSlices.
+func (c *Cluster) RemoveImports() {
+	c.objects = slices.DeleteFunc(c.objects, func(o client.Object) bool {
+		_, isImport := o.(*mcsv1beta1.ServiceImport)
+		return isImport || o.GetNamespace() == DemoWeb.Namespace && strings.HasPrefix(o.GetName(), "imported-")
+	})
+}
+
 // Clear removes all objects and APIs of the controller.
 func (c *Cluster) Clear() { c.objects, c.Resources = nil, nil }
 
@@ -186,13 +198,12 @@ func (c Clusters) Start(t *testing.T) map[string]*session.Cluster {
 	t.Helper()
 	connections := map[string]*session.Cluster{}
 	for name, k := range c {
-		k.CoreDNS.NoReviews, k.CoreDNS.NoPortForward = k.OnlyNamespace != "", k.OnlyNamespace != ""
+		k.CoreDNS.NoReviews = k.OnlyNamespace != ""
+		k.CoreDNS.NoPortForward = k.OnlyNamespace != "" || slices.Contains(k.Denied, portForward)
 		k.CoreDNS.Start()
-		if k.OnlyNamespace != "" {
-			k.CoreDNS.Kube.PrependReactor("get", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
-				return a.GetNamespace() != "", nil, forbidden(a.GetResource().GroupResource())
-			})
-		}
+		k.CoreDNS.Kube.PrependReactor("get", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			return a.GetNamespace() != "" && !k.mayRead(a.GetResource().Resource, a.GetNamespace()), nil, forbidden(a.GetResource().GroupResource())
+		})
 		k.CoreDNS.Kube.Resources = k.Resources
 		k.CoreDNS.Kube.Discovery().(*fakediscovery.FakeDiscovery).FakedServerVersion = &version.Info{GitVersion: k.Kubernetes}
 		k.client = interceptor.NewClient(fake.NewClientBuilder().WithScheme(newScheme(t)).WithObjects(k.objects...).
@@ -253,16 +264,23 @@ func (c *Cluster) handleRequests() interceptor.Funcs {
 
 // checkRead returns an error if the user may not read objects of that type in namespace.
 func (c *Cluster) checkRead(w client.Client, namespace string, obj runtime.Object) error {
-	if c.OnlyNamespace == "" || namespace == c.OnlyNamespace {
-		return nil
-	}
 	kind, err := w.GroupVersionKindFor(obj)
 	if err != nil {
 		return err
 	}
 	kind.Kind = strings.TrimSuffix(kind.Kind, "List")
 	resource, _ := meta.UnsafeGuessKindToResource(kind)
+	if c.mayRead(resource.Resource, namespace) {
+		return nil
+	}
 	return forbidden(resource.GroupResource())
+}
+
+// portForward is the resource of port-forwards.
+const portForward = "pods/portforward"
+
+func (c *Cluster) mayRead(resource, namespace string) bool {
+	return (c.OnlyNamespace == "" || namespace == c.OnlyNamespace) && !slices.Contains(c.Denied, resource)
 }
 
 func forbidden(resource schema.GroupResource) error {
@@ -342,6 +360,9 @@ func (c *Cluster) forwardPort(ctx context.Context, pod *corev1.Pod, port int32, 
 	if pod.Namespace == metav1.NamespaceSystem {
 		return c.CoreDNS.forwardPort(ctx, pod, port, use)
 	}
+	if slices.Contains(c.Denied, portForward) {
+		return errors.New("unable to upgrade the connection")
+	}
 	if c.Unreachable {
 		return errors.New("connection refused")
 	}
@@ -386,7 +407,9 @@ func (standby) Services(context.Context) ([]status.Service, error) {
 // Status implements status.Source. The identity is that of the ClusterProperties.
 func (c *Cluster) Status(ctx context.Context) status.Status {
 	st := c.ControllerStatus
-	st.Services = len(c.ServiceList)
+	if c.Unread == "" {
+		st.Services = len(c.ServiceList)
+	}
 	var id, set aboutv1beta1.ClusterProperty
 	if c.client.Get(ctx, client.ObjectKey{Name: aboutv1beta1.ClusterIDProperty}, &id) != nil ||
 		c.client.Get(ctx, client.ObjectKey{Name: aboutv1beta1.ClusterSetIDProperty}, &set) != nil {
@@ -411,6 +434,9 @@ func (c *Cluster) Status(ctx context.Context) status.Status {
 
 // Service implements status.Source.
 func (c *Cluster) Service(_ context.Context, key mcs.Key) (status.Service, error) {
+	if c.Unread != "" {
+		return status.Service{}, errors.New(c.Unread)
+	}
 	for _, service := range c.ServiceList {
 		if service.Key == key {
 			return service, nil
@@ -422,6 +448,9 @@ func (c *Cluster) Service(_ context.Context, key mcs.Key) (status.Service, error
 // Services implements status.Source. As those of a controller, the services of the list have no
 // Importers, and the clusters that the ServiceImports are from.
 func (c *Cluster) Services(ctx context.Context) ([]status.Service, error) {
+	if c.Unread != "" {
+		return nil, errors.New(c.Unread)
+	}
 	services := slices.Clone(c.ServiceList)
 	for i := range services {
 		services[i].Importers, services[i].ImportedFrom = nil, []string{}

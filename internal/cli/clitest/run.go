@@ -28,10 +28,19 @@ type Commands func(*session.Session) []*cobra.Command
 func Run(t *testing.T, commands Commands, clusters map[string]*session.Cluster, line string) (string, int) {
 	t.Helper()
 	var out, errOut bytes.Buffer
+	args := strings.Fields(line)
+	if strings.HasSuffix(line, " ") { // completion of a new word
+		args = append(args, "")
+	}
+	namespace := "demo"
+	if i := slices.Index(args, "-n"); i >= 0 { // a flag of kubectl
+		namespace = args[i+1]
+		args = slices.Delete(args, i, i+2)
+	}
 	s := &session.Session{
 		IOStreams:    genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &errOut},
 		Version:      Version,
-		Namespace:    func() (string, error) { return "demo", nil },
+		Namespace:    func() (string, error) { return namespace, nil },
 		ContextNames: func() []string { return slices.Sorted(maps.Keys(clusters)) },
 		Connect: func(contexts []string) ([]*session.Cluster, error) {
 			if len(contexts) == 0 {
@@ -46,10 +55,6 @@ func Run(t *testing.T, commands Commands, clusters map[string]*session.Cluster, 
 			}
 			return chosen, nil
 		},
-	}
-	args := strings.Fields(line)
-	if strings.HasSuffix(line, " ") { // completion of a new word
-		args = append(args, "")
 	}
 	code := s.Run(t.Context(), s.Root(commands(s)...), args)
 	var transcript strings.Builder

@@ -36,22 +36,19 @@ type clusterFacts struct {
 	crds       crds.Installed
 	crdProblem string
 
-	// pod is the leading controller's, nil if it was not found because of podProblem. replicas and
-	// ready count its Deployment's.
-	pod        *corev1.Pod
-	podProblem string
-	// noPermission reports whether podProblem or statusProblem is a permission that the user does
-	// not have.
-	noPermission    bool
+	// pod is the leading controller's, nil if it was not found. replicas and ready count its
+	// Deployment's.
+	pod             *corev1.Pod
 	replicas, ready int
-	// lastMessage is that of a controller that failed, see session.LastMessage.
-	lastMessage string
+	// lastFailure is that of a replica that does not work, see session.LastFailure.
+	lastFailure string
 	permissions permissions
 	// metricsPermissions are those that the controller requires to authenticate who reads its
 	// metrics.
 	metricsPermissions permissions
-	controller         *status.Status
-	statusProblem      string
+	// controller is the controller's status, nil because of controllerProblem.
+	controller        *status.Status
+	controllerProblem error
 	// skew is the time by which the controller's clock is ahead of this computer's.
 	skew time.Duration
 
@@ -62,8 +59,9 @@ type clusterFacts struct {
 	proxies, readyProxies int
 	proxyProblem          string
 	// probe has the connections to an imported service, preferably one with an endpoint that
-	// accepts them. It is nil if there is no such service.
-	probe *status.Probe
+	// accepts them. It is nil if there is no such service, or because of probeProblem.
+	probe        *status.Probe
+	probeProblem error
 	// seenByOthers are the problems of this cluster's records that the controllers of the other
 	// contexts see, with the context.
 	seenByOthers []string
@@ -111,7 +109,9 @@ func gatherCluster(ctx context.Context, s *session.Session, k *session.Cluster) 
 	} else if exists {
 		f.proxies, f.readyProxies = int(proxy.Status.DesiredNumberScheduled), int(proxy.Status.NumberReady)
 	}
-	f.probe = probeImport(ctx, s, k)
+	if f.controller != nil {
+		f.probe, f.probeProblem = probeImport(ctx, s, k)
+	}
 	return f
 }
 
@@ -130,17 +130,17 @@ func (f *clusterFacts) gatherController(ctx context.Context, s *session.Session,
 	}
 	var pods corev1.PodList
 	if err := k.List(ctx, s.ControllerNamespace, &pods, session.ManagerLabels()); err == nil {
-		f.lastMessage = session.LastMessage(pods.Items)
+		f.lastFailure = session.LastFailure(pods.Items)
 	}
 	var err error
 	if f.pod, err = s.Leader(ctx, k); err != nil {
-		f.podProblem, f.noPermission = err.Error(), session.IsNoPermission(err)
+		f.controllerProblem = err
 		return
 	}
 	began := k.Now()
 	response, err := session.QueryController[status.Status](ctx, s, k, status.PathStatus)
 	if err != nil {
-		f.statusProblem, f.noPermission = err.Error(), session.IsNoPermission(err)
+		f.controllerProblem = err
 		return
 	}
 	f.controller = &response
@@ -154,10 +154,10 @@ const probeBudget = 10 * time.Second
 // probeImport probes imported services until an endpoint of one accepts a connection: then its
 // clusterset IP has to accept one as well. If none does, it returns the last probe of a service
 // with an endpoint, or nil.
-func probeImport(ctx context.Context, s *session.Session, k *session.Cluster) *status.Probe {
+func probeImport(ctx context.Context, s *session.Session, k *session.Cluster) (*status.Probe, error) {
 	imports, err := k.ListImports(ctx, "")
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	var last *status.Probe
 	began := k.Now()
@@ -178,7 +178,7 @@ func probeImport(ctx context.Context, s *session.Session, k *session.Cluster) *s
 			break
 		}
 	}
-	return last
+	return last, nil
 }
 
 // isToEndpoint reports whether the connection is to an endpoint, not to the clusterset IP.
@@ -212,11 +212,7 @@ func reachOthers(ctx context.Context, s *session.Session, k *session.Cluster, ow
 	var out []reached
 	for _, other := range others {
 		if own.pod == nil || other.pod == nil {
-			problem := "no controller pod found in one of the two clusters"
-			if own.noPermission || other.noPermission {
-				problem = "only the controllers can test it: see check controller"
-			}
-			out = append(out, reached{context: other.context, unknown: true, problem: problem})
+			out = append(out, reached{context: other.context, unknown: true, problem: "only the controllers can test it: see check controller"})
 			continue
 		}
 		for _, ip := range sharedFamilies(own.pod, other.pod) {

@@ -117,13 +117,13 @@ func (f *clusterFacts) controllerCheck() check.Check {
 	c := check.Check{Name: "controller", Result: check.OK}
 	describe := fmt.Sprintf("find the reason: kubectl --context %s -n %s describe deployment %s", f.context, f.namespace, session.ManagerName)
 	switch {
-	case f.noPermission:
-		c.Result, c.Detail, c.Remedy = check.Unknown, cmp.Or(f.podProblem, f.statusProblem), "see docs/kubectl-mcs.md#permissions"
-	case f.pod == nil:
-		c.Result, c.Detail, c.Remedy = check.Failed, f.podProblem, describe
 	case f.controller == nil:
-		c.Result, c.Detail = check.Failed, f.statusProblem
-		c.Remedy = "check that --status-bind-address is not 0 (docs/kubectl-mcs.md)"
+		var state string
+		state, c.Detail, c.Remedy = session.ExplainQuery(f.controllerProblem)
+		if c.Result = check.Failed; state == session.StateNoPermission {
+			c.Result = check.Unknown
+		}
+		c.Remedy = cmp.Or(c.Remedy, "check that --status-bind-address is not 0 (docs/kubectl-mcs.md#sources-of-the-data); if it is not, "+describe)
 	case !f.controller.Leader:
 		c.Result, c.Detail, c.Remedy = check.Failed, status.NoLeader, "run kubectl mcs check --wait 1m --context "+f.context+"; if it continues, "+describe
 	case f.replicas > 0 && f.ready < f.replicas:
@@ -131,20 +131,16 @@ func (f *clusterFacts) controllerCheck() check.Check {
 	default:
 		c.Detail = "pod " + f.pod.Name + " is the leader"
 	}
-	if c.Result != check.OK && f.lastMessage != "" {
-		c.Detail += "; " + f.lastMessage
+	if c.Result != check.OK && f.lastFailure != "" && !strings.Contains(c.Detail, f.lastFailure) {
+		c.Detail += "; " + f.lastFailure
 	}
 	return c
 }
 
 func (f *clusterFacts) versionCheck(plugin string) check.Check {
 	c := check.Check{Name: "versions", Result: check.OK}
-	if f.noPermission {
-		c.Result, c.Detail = check.Unknown, "the version of the controller is not known; this plugin is "+plugin
-		return c
-	}
 	if f.controller == nil {
-		c.Result, c.Detail = check.Unknown, "the controller did not respond; this plugin is "+plugin
+		c.Result, c.Detail = check.Unknown, "the version of the controller is not known; this plugin is "+plugin
 		return c
 	}
 	c.Detail = "controller and plugin are " + plugin
@@ -573,6 +569,8 @@ func (f *clusterFacts) pathsCheck() check.Check {
 	failing, untested, unknown, blocked := f.groupPaths()
 	list := func(ids []string) string { return strings.Join(check.Summarize(ids, 8), ", ") }
 	switch {
+	case !f.controller.Synced:
+		return f.ifRead(c)
 	case f.controller.PathHealth == "":
 		return check.Check{Name: "paths", Result: check.Unknown, Detail: "the controller does not test the paths to the other clusters: it is older than this plugin"}
 	case f.controller.PathHealth == string(mcs.PathHealthOff):
@@ -698,13 +696,13 @@ const networkPolicyRemedy = "if the chart's networkPolicy.enabled is true, check
 // endpoint of the service accepts connections.
 func (f *clusterFacts) connectionCheck() check.Check {
 	c := check.Check{Name: "clusterset IP", Result: check.OK}
-	if f.probe == nil && f.noPermission {
-		c.Result, c.Detail = check.Unknown, "only the controller can test it: see check controller"
-		return c
-	}
-	if f.probe == nil {
-		c.Result, c.Detail = check.Unknown, "no imported service has an IP and a ready TCP endpoint to test"
-		return c
+	switch {
+	case f.controller == nil:
+		return check.Check{Name: c.Name, Result: check.Unknown, Detail: "only the controller can test it: see check controller"}
+	case f.probeProblem != nil:
+		return check.Check{Name: c.Name, Result: check.Unknown, Detail: f.probeProblem.Error()}
+	case f.probe == nil:
+		return check.Check{Name: c.Name, Result: check.Unknown, Detail: "no imported service has an IP and a ready TCP endpoint to test"}
 	}
 	key := f.probe.Key
 	var ipProblem, endpointProblem string

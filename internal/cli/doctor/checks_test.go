@@ -97,8 +97,8 @@ func TestChecks(t *testing.T) {
 			f.pod.Spec.Containers = []corev1.Container{{Args: []string{"--metrics-bind-address=0"}}}
 		}},
 		{name: "a replica is not ready", mutate: func(f *clusterFacts) { f.ready = 1 }, wantCheck: "controller", wantResult: check.Warning, wantText: "1 of 2 replicas"},
-		{name: "a replica fails", mutate: func(f *clusterFacts) { f.ready, f.lastMessage = 1, "the last message of pod b: a bad flag" },
-			wantCheck: "controller", wantResult: check.Warning, wantText: "1 of 2 replicas are ready; the last message of pod b: a bad flag"},
+		{name: "a replica fails", mutate: func(f *clusterFacts) { f.ready, f.lastFailure = 1, "pod b: a bad flag" },
+			wantCheck: "controller", wantResult: check.Warning, wantText: "1 of 2 replicas are ready; pod b: a bad flag"},
 		{name: "only a standby responds", mutate: func(f *clusterFacts) { f.controller = &status.Status{Version: "v1", Problem: "this replica stands by"} },
 			wantCheck: "controller", wantResult: check.Failed, wantText: "no replica is the leader"},
 		{name: "controller of another version", mutate: func(f *clusterFacts) {
@@ -269,6 +269,7 @@ func TestPermissionsOfAnotherVersion(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := healthyCluster()
 			f.controller, f.permissions, f.metricsPermissions = tt.controller, denied, denied
+			f.controllerProblem = errors.New("no answer")
 			service := ServiceFacts{controller: tt.controller, permissions: denied, plugin: "v2"}
 			metrics := f.metricsCheck("v2")
 			if len(metrics) != 1 || (metrics[0].Result == check.Unknown) != (tt.want == check.Unknown) {

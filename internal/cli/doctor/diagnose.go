@@ -91,11 +91,19 @@ func printDiagnosis(s *session.Session, format session.Format, d Diagnosis) erro
 
 func (d Diagnosis) print(t *session.Table) {
 	d.PrintPhases(t)
-	t.Line("")
+	d.PrintFailure(t)
 	if d.Failure == nil {
+		t.Line("")
 		d.printNoFailure(t)
+	}
+}
+
+// PrintFailure prints the first step that failed, and its remedy, if there is one.
+func (d Diagnosis) PrintFailure(t *session.Table) {
+	if d.Failure == nil {
 		return
 	}
+	t.Line("")
 	t.Line(fmt.Sprintf("Failed in %s at %s: %s.", d.Failure.Context, d.Failure.Name, strings.TrimSuffix(d.Failure.Detail, ".")))
 	if d.Failure.Remedy != "" {
 		t.Line("Remedy: " + d.Failure.Remedy)

@@ -271,15 +271,16 @@ func (f *ServiceFacts) controllerStep() check.Check {
 		c.Remedy = fmt.Sprintf("ask an administrator to run kubectl mcs diagnose %s -n %s --context %s (docs/kubectl-mcs.md#permissions)", f.key.Name, f.key.Namespace, f.Context)
 	case f.controller == nil:
 		c.Detail = f.controllerProblem
-		c.Remedy = fmt.Sprintf("run kubectl mcs check --context %s, and kubectl --context %[1]s -n %s get pods", f.Context, f.controllerNamespace)
+		c.Remedy = cmp.Or(f.controllerRemedy, fmt.Sprintf("run kubectl mcs check --context %s, and kubectl --context %[1]s -n %s get pods", f.Context, f.controllerNamespace))
 	case !f.controller.Leader:
 		c.Detail, c.Remedy = status.NoLeader, "run kubectl mcs check --wait 1m --context "+f.Context
 	case f.controller.Identity == nil:
-		c.Detail = "the cluster is not a member of a clusterset: " + f.controller.Problem
-		c.Remedy = joinRemedy(f.Context)
+		c.Detail, c.Remedy = f.controller.Unanswered(), joinRemedy(f.Context)
 	case !f.controller.Synced:
-		c.Detail = "the controller has not read the registry: " + cmp.Or(f.controller.ReadProblem, "this takes a few seconds after a start")
-		c.Remedy = "run kubectl mcs check --context " + f.Context
+		c.Detail, c.Remedy = f.controller.Unanswered(), "run kubectl mcs check --context "+f.Context
+	case f.controller.ReadProblem != "" || f.controller.WriteProblem != "":
+		c.Result, c.Remedy = check.Warning, "run kubectl mcs check --context "+f.Context
+		c.Detail = "the registry is failing, so imports and exports stay as they are: " + cmp.Or(f.controller.ReadProblem, f.controller.WriteProblem)
 	default:
 		c.Result = check.OK
 		c.Detail = fmt.Sprintf("%s, cluster %s of clusterset %s", f.controller.Version, f.controller.Identity.ClusterID, f.controller.Identity.ClusterSetID)
@@ -398,6 +399,11 @@ func (f *ServiceFacts) importSteps(key mcs.Key, exporters []string, all []Servic
 			Remedy: "move the service to another namespace, or let the administrator of " + f.Context + " list this one (docs/install.md#namespaces-that-export-and-import)",
 		})
 	}
+	return slices.Concat(steps, f.importedSteps(exporters, all))
+}
+
+// importedSteps returns the steps from the registry to a connection.
+func (f *ServiceFacts) importedSteps(exporters []string, all []ServiceFacts) (steps []check.Check) {
 	if f.Registry != nil && f.Registry.Mapped != nil {
 		steps = append(steps, f.mappedStep())
 	}

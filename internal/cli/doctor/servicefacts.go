@@ -50,8 +50,8 @@ type ServiceFacts struct {
 	plugin string
 
 	// controller is the controller's status, or nil because of controllerProblem.
-	controller        *status.Status
-	controllerProblem string
+	controller                          *status.Status
+	controllerProblem, controllerRemedy string
 	// Registry has the records of the service that the controller has read, or is nil because of
 	// registryProblem.
 	Registry        *status.Service
@@ -84,27 +84,37 @@ func gatherService(ctx context.Context, s *session.Session, k *session.Cluster, 
 	}
 	controller, err := session.QueryController[status.Status](ctx, s, k, status.PathStatus)
 	if err != nil {
-		f.controllerProblem, f.noPermission = err.Error(), session.IsNoPermission(err)
+		f.noPermission = session.IsNoPermission(err)
+		_, f.controllerProblem, f.controllerRemedy = session.ExplainQuery(err)
 		if probe {
 			f.probeProblem = "only the controller can test it: see step controller"
 		}
 		return f
 	}
 	f.controller = &controller
+	if f.registryProblem = controller.Unanswered(); f.registryProblem != "" {
+		f.gatherProbe(ctx, s, k, probe)
+		return f
+	}
 	if service, err := session.QueryController[status.Service](ctx, s, k, status.ServicePath(key)); err != nil {
 		f.registryProblem = err.Error()
 	} else {
 		f.Registry = &service
 	}
+	f.gatherProbe(ctx, s, k, probe)
+	return f
+}
+
+// gatherProbe lets the controller probe the service, if that is wanted.
+func (f *ServiceFacts) gatherProbe(ctx context.Context, s *session.Session, k *session.Cluster, probe bool) {
 	if !probe {
-		return f
+		return
 	}
-	if result, err := session.QueryController[status.Probe](ctx, s, k, status.ProbePath(key)); err != nil {
+	if result, err := session.QueryController[status.Probe](ctx, s, k, status.ProbePath(f.key)); err != nil {
 		f.probeProblem = err.Error()
 	} else {
 		f.probe = &result
 	}
-	return f
 }
 
 // readObjects reads the Kubernetes objects of the service.
@@ -191,18 +201,14 @@ func eventTime(e corev1.Event) time.Time {
 
 // unread returns why the state of the service in the registry is unknown.
 func (f *ServiceFacts) unread() string {
-	if f.noPermission {
-		return "only the controller knows it: see step controller"
-	}
-	return cmp.Or(f.registryProblem, "the controller did not respond")
+	return cmp.Or(f.registryProblem, "only the controller knows it: see step controller")
 }
 
-// Unread returns the lines of describe for a cluster whose controller the user may not query.
-func (f *ServiceFacts) Unread() (lines []string) {
-	if !f.noPermission || f.controllerProblem == "" {
-		return nil
-	}
-	lines = append(lines, fmt.Sprintf("%s: the controller was not queried (%s): exporters, importers and conflicts are unknown unless objects show them", f.Context, f.controllerProblem))
+// Unread returns the lines of describe for a cluster whose controller does not say which clusters
+// export the service: the reason, and what the ServiceExport shows.
+func (f *ServiceFacts) Unread() []string {
+	reason := cmp.Or(f.problem, f.controllerProblem, f.registryProblem)
+	lines := []string{fmt.Sprintf("%s: exporters, importers and conflicts are unknown unless objects show them: %s", f.Context, reason)}
 	if f.export == nil {
 		return lines
 	}

@@ -123,8 +123,8 @@ func TestProbeImportStopsAfterBudget(t *testing.T) {
 	}
 	k.Now = func() time.Time { return clitest.Today.Add(time.Duration(probes) * 3 * time.Second) }
 	s := &session.Session{ControllerNamespace: session.DefaultNamespace}
-	if got := probeImport(t.Context(), s, k); got == nil || got.Key != clitest.DemoWeb {
-		t.Errorf("probeImport = %v, want the last probe", got)
+	if got, err := probeImport(t.Context(), s, k); got == nil || got.Key != clitest.DemoWeb {
+		t.Errorf("probeImport = %v, %v, want the last probe", got, err)
 	}
 	if want := 4; probes != want { // at 0, 3, 6 and 9 seconds
 		t.Errorf("%d services were probed, want %d", probes, want)

@@ -137,6 +137,11 @@ func waitForExport(ctx context.Context, s *session.Session, k *session.Cluster, 
 	if err != nil && !wait.Interrupted(err) {
 		return fmt.Errorf("waiting for ServiceExport %s/%s: %w", export.Namespace, export.Name, err)
 	}
+	return printReadiness(s, k, export, readiness, timeout)
+}
+
+// printReadiness prints the condition Ready of an export, nil if it has none.
+func printReadiness(s *session.Session, k *session.Cluster, export *mcsv1beta1.ServiceExport, readiness *metav1.Condition, timeout time.Duration) error {
 	switch {
 	case readiness == nil:
 		s.Printf("%s: no controller has set conditions within %s: run \"kubectl mcs check --context %[1]s\"", k.Context, timeout)

@@ -2,7 +2,6 @@ package session
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -70,6 +69,9 @@ func ReadController(ctx context.Context, s *Session, k *Cluster, path string) ([
 		return nil, err
 	}
 	body, err := k.query(ctx, pod, path)
+	if err != nil && !IsPodReady(pod) && !IsNoPermission(err) {
+		return nil, s.newAbsentError(ctx, k, []corev1.Pod{*pod})
+	}
 	if err != nil {
 		return nil, fmt.Errorf("querying %s of pod %s/%s: %w", path, pod.Namespace, pod.Name, err)
 	}
@@ -120,7 +122,8 @@ func httpGet(ctx context.Context, conn io.ReadWriter, path string) ([]byte, erro
 	return body, nil
 }
 
-// Leader returns the controller's pod that holds the Lease or, without a holder, any ready pod.
+// Leader returns the controller's pod that holds the Lease or, without a holder, any ready pod. The
+// error is an AbsentError if there is none.
 func (s *Session) Leader(ctx context.Context, k *Cluster) (*corev1.Pod, error) {
 	var pods corev1.PodList
 	if err := k.List(ctx, s.ControllerNamespace, &pods, ManagerLabels()); err != nil {
@@ -130,72 +133,23 @@ func (s *Session) Leader(ctx context.Context, k *Cluster) (*corev1.Pod, error) {
 	if _, err := k.Find(ctx, s.ControllerNamespace, LeaseName, &lease); err != nil {
 		return nil, fmt.Errorf("reading the controller's Lease: %w", err)
 	}
-	pod, problem := chooseLeader(pods.Items, lease.Spec.HolderIdentity)
-	if pod == nil {
-		return nil, fmt.Errorf("finding the controller in namespace %s: %s", s.ControllerNamespace, problem)
+	if pod := chooseLeader(pods.Items, lease.Spec.HolderIdentity); pod != nil {
+		return pod, nil
 	}
-	return pod, nil
+	return nil, s.newAbsentError(ctx, k, pods.Items)
 }
 
-// chooseLeader returns the pod that the Lease's holder names, else the first ready pod, or nil and
-// the reason.
-func chooseLeader(pods []corev1.Pod, holder *string) (*corev1.Pod, string) {
+// chooseLeader returns the pod that the Lease's holder names, else the first ready pod, or nil.
+func chooseLeader(pods []corev1.Pod, holder *string) *corev1.Pod {
 	if holder != nil {
 		// client-go appends a UUID to the hostname, which is the pod's name
 		name, _, _ := strings.Cut(*holder, "_")
 		if i := slices.IndexFunc(pods, func(p corev1.Pod) bool { return p.Name == name }); i >= 0 {
-			return &pods[i], ""
+			return &pods[i]
 		}
 	}
 	if i := slices.IndexFunc(pods, func(p corev1.Pod) bool { return IsPodReady(&p) }); i >= 0 {
-		return &pods[i], ""
+		return &pods[i]
 	}
-	if len(pods) == 0 {
-		return nil, "no pod found: run \"kubectl mcs install\", or set --controller-namespace"
-	}
-	return nil, fmt.Sprintf("no pod is ready, for example %s: %s", pods[0].Name, notReadyReason(&pods[0]))
-}
-
-// notReadyReason returns the reason in the pod's status for not being ready.
-func notReadyReason(pod *corev1.Pod) string {
-	for _, c := range pod.Status.ContainerStatuses {
-		if w := c.State.Waiting; w != nil && w.Reason != "" {
-			return strings.TrimSuffix(w.Reason+": "+w.Message, ": ")
-		}
-	}
-	for _, c := range pod.Status.Conditions {
-		if c.Status == corev1.ConditionFalse && c.Message != "" {
-			return c.Message
-		}
-	}
-	return "phase " + string(pod.Status.Phase)
-}
-
-// LastMessage returns the last message of a controller that failed and does not work now, with the
-// name of its pod, "" if there is none. The kubelet keeps it in the status of the pod
-// (terminationMessagePolicy).
-func LastMessage(pods []corev1.Pod) string {
-	for _, pod := range pods {
-		for _, c := range pod.Status.ContainerStatuses {
-			ended := cmp.Or(c.State.Terminated, c.LastTerminationState.Terminated)
-			if c.Ready || ended == nil || ended.ExitCode == 0 {
-				continue
-			}
-			if text := cmp.Or(lastLine(ended.Message), ended.Reason); text != "" {
-				return fmt.Sprintf("the last message of pod %s: %s", pod.Name, text)
-			}
-		}
-	}
-	return ""
-}
-
-// lastLine returns the last line of a log or, before the stack of a panic, its reason.
-func lastLine(log string) string {
-	lines := strings.Split(strings.TrimSpace(log), "\n")
-	for _, line := range lines {
-		if strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") {
-			return line
-		}
-	}
-	return strings.TrimSpace(lines[len(lines)-1])
+	return nil
 }

@@ -30,8 +30,8 @@ type description struct {
 	Conflicts []string `json:"conflicts,omitempty"`
 	// OtherExporters are clusters of which only ServiceImports show that they export the service.
 	OtherExporters []string `json:"otherExporters,omitempty"`
-	// Unread are the contexts whose controllers the user may not query, with the missing permission
-	// and what the ServiceExport shows: importers and conflicts are unknown there.
+	// Unread are the contexts whose controllers do not say what the registry has, with the reason,
+	// such as a missing permission, and what the ServiceExport shows.
 	Unread []string `json:"unread,omitempty"`
 	doctor.Diagnosis
 }
@@ -93,10 +93,7 @@ func newDescription(key mcs.Key, all []doctor.ServiceFacts) description {
 			})
 		}
 		if id := f.ClusterID(); id != "" {
-			d.sources[id] = nil
-			if f.Import != nil {
-				d.sources[id] = session.SourceClusters(f.Import)
-			}
+			d.sources[id] = f.ImportedFrom()
 		}
 	}
 	for exporter, importers := range d.Importers {
@@ -158,6 +155,7 @@ func (d description) print(t *session.Table) {
 	}
 	t.Line("")
 	d.PrintPhases(t)
+	d.PrintFailure(t)
 }
 
 // maxImporterNames bounds the clusters in a cell.

@@ -2,6 +2,7 @@ package show
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -176,7 +177,7 @@ func printMergedMembers(t *session.Table, members []Member, wide bool) {
 func firstQueryError(statuses []ClusterStatus) error {
 	for _, c := range statuses {
 		if c.Status == nil {
-			return fmt.Errorf("%s: %s", c.Context, c.Problem)
+			return errors.New(c.problemLine())
 		}
 	}
 	return nil

@@ -13,7 +13,7 @@ func ListProblems(statuses []ClusterStatus) []string {
 	var lines []string
 	for _, c := range statuses {
 		if c.Status == nil {
-			lines = appendMissing(lines, c.Context+": "+c.Problem)
+			lines = appendMissing(lines, c.problemLine())
 			continue
 		}
 		lines = appendMissing(lines, Problems(c.Context, c.Status)...)
@@ -36,6 +36,9 @@ func clusterProblems(context string, s *status.Status) []string {
 		if problem != "" {
 			lines = append(lines, context+": "+problem)
 		}
+	}
+	if s.Identity != nil && !s.Synced && s.ReadProblem == "" {
+		lines = append(lines, fmt.Sprintf("%s: %s; if it continues, run kubectl mcs check --context %[1]s", context, s.Unanswered()))
 	}
 	for _, id := range s.Leaving {
 		lines = append(lines, fmt.Sprintf("%s: the exports of the cluster as %s in clusterset %s are being removed", context, id.ClusterID, id.ClusterSetID))

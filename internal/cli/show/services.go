@@ -309,7 +309,7 @@ func getServicesCommand(s *session.Session) *cobra.Command {
 func readServicesOf(ctx context.Context, s *session.Session, clusters []*session.Cluster, statuses []ClusterStatus, namespace string) (services []Service, err error) {
 	errs := make([]error, len(clusters))
 	for i, k := range clusters {
-		if !statuses[i].NoPermission {
+		if statuses[i].State != session.StateNoPermission {
 			continue
 		}
 		var found []Service
@@ -323,13 +323,14 @@ func readServicesOf(ctx context.Context, s *session.Session, clusters []*session
 
 // firstServicesError returns an error if a controller could not be queried although the user may.
 func firstServicesError(statuses []ClusterStatus, lists []ContextServices) error {
-	permitted := slices.DeleteFunc(slices.Clone(statuses), func(c ClusterStatus) bool { return c.NoPermission })
+	permitted := slices.DeleteFunc(slices.Clone(statuses), func(c ClusterStatus) bool { return c.State == session.StateNoPermission })
 	if err := firstQueryError(permitted); err != nil {
 		return err
 	}
 	for i, l := range lists {
-		if l.Problem != "" && !statuses[i].NoPermission {
-			return fmt.Errorf("%s: %s", l.Context, l.Problem)
+		if l.Problem != "" && statuses[i].State != session.StateNoPermission {
+			problem := cmp.Or(statuses[i].Status.Unanswered(), l.Problem)
+			return fmt.Errorf("%s: %s: run kubectl mcs check --context %[1]s", l.Context, problem)
 		}
 	}
 	return nil

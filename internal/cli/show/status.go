@@ -18,9 +18,16 @@ import (
 type ClusterStatus struct {
 	Context string         `json:"context"`
 	Status  *status.Status `json:"status,omitempty"`
-	Problem string         `json:"problem,omitempty"`
-	// NoPermission reports whether Problem is a permission that the user does not have.
-	NoPermission bool `json:"noPermission,omitempty"`
+	// State is that of a controller without a Status, such as starting, no permission or
+	// unreachable. Problem is the reason, Remedy the action, which may be "".
+	State   string `json:"state,omitempty"`
+	Problem string `json:"problem,omitempty"`
+	Remedy  string `json:"remedy,omitempty"`
+}
+
+// problemLine returns the problem with its remedy.
+func (c ClusterStatus) problemLine() string {
+	return strings.TrimSuffix(c.Context+": "+c.Problem+": "+c.Remedy, ": ")
 }
 
 func statusCommand(s *session.Session) *cobra.Command {
@@ -49,7 +56,8 @@ func QueryStatuses(ctx context.Context, s *session.Session, clusters []*session.
 	return session.ForEachCluster(clusters, func(k *session.Cluster) ClusterStatus {
 		response, err := session.QueryController[status.Status](ctx, s, k, status.PathStatus)
 		if err != nil {
-			return ClusterStatus{Context: k.Context, Problem: err.Error(), NoPermission: session.IsNoPermission(err)}
+			state, problem, remedy := session.ExplainQuery(err)
+			return ClusterStatus{Context: k.Context, State: state, Problem: problem, Remedy: remedy}
 		}
 		return ClusterStatus{Context: k.Context, Status: &response}
 	})
@@ -82,12 +90,8 @@ func printStatuses(s *session.Session, format session.Format, statuses []Cluster
 }
 
 func (c ClusterStatus) printRow(t *session.Table) {
-	if c.NoPermission {
-		t.Row(c.Context, "", "", "", "", "", "", "", "no permission")
-		return
-	}
 	if c.Status == nil {
-		t.Row(c.Context, "", "", "", "", "", "", "", "unreachable")
+		t.Row(c.Context, "", "", "", "", "", "", "", c.State)
 		return
 	}
 	clusterID, clusterSetID, state := "", "", "ok"
@@ -159,6 +163,9 @@ func printPaths(t *session.Table, statuses []ClusterStatus) {
 func pathState(p status.Path) string {
 	switch p.State {
 	case status.PathReachable:
+		if p.Endpoints.Targets > 0 && p.Endpoints.Reached == 0 {
+			return "no endpoint answers"
+		}
 		return "ok"
 	case status.PathUnreachable:
 		return "unreachable"
