@@ -92,7 +92,6 @@ func (r *Registry) read(isAlive bool) {
 		}
 	}
 	r.step(belief.Tick{Heartbeat: isAlive})
-	r.hub.pins[r.identity] = r.belief.Pins()
 	r.isSynced = true
 }
 
@@ -126,10 +125,6 @@ func (r *Registry) step(event belief.Event) {
 	actions := r.belief.Step(event, time.Now())
 	for _, key := range actions.Notify {
 		r.changed.Add(key)
-	}
-	for _, pin := range actions.SavePins {
-		r.hub.pins[r.identity][pin.Cluster] = pin.Pin
-		r.step(pin)
 	}
 	for _, of := range actions.ReadUnits {
 		if r.hub.unreadable[of.Cluster] {

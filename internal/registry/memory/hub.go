@@ -3,7 +3,7 @@
 //
 // # Files
 //
-//	hub.go       the store: records and units of clusters, and the pins that each has saved
+//	hub.go       the store: records and units of clusters, and the keyring of each
 //	faults.go    the faults of the store that tests can switch on
 //	driver.go    passes what the hub shows to engine/belief, which decides about other clusters
 //	registry.go  the methods of registry.Registry
@@ -31,10 +31,10 @@ import (
 type Hub struct {
 	mu       sync.Mutex
 	clusters map[clusterRef]*cluster
-	// pins are those that each cluster has saved about the others. They are no part of the store
-	// that clusters share.
-	pins    map[mcs.Identity]map[string]belief.Pin
-	running map[*Registry]struct{}
+	// keyrings has the keyring of each cluster, which its next process takes over. They are no part
+	// of the store that clusters share.
+	keyrings map[mcs.Identity]*trust.Keyring
+	running  map[*Registry]struct{}
 	// clock counts the writes: each record and version is later than all before it.
 	clock  int64
 	writes int
@@ -78,7 +78,7 @@ type cluster struct {
 func NewHub() *Hub {
 	return &Hub{
 		clusters:   map[clusterRef]*cluster{},
-		pins:       map[mcs.Identity]map[string]belief.Pin{},
+		keyrings:   map[mcs.Identity]*trust.Keyring{},
 		running:    map[*Registry]struct{}{},
 		faults:     faults{unreadable: map[string]bool{}},
 		staleAfter: never, interval: standardInterval,
@@ -164,7 +164,7 @@ func (h *Hub) claim(r *Registry) (*cluster, error) {
 	c := h.clusters[r.ref()]
 	switch {
 	case c == nil || c.record.Farewell:
-		c = &cluster{units: map[belief.UnitName]belief.Unit{}, member: registry.Member{Joined: time.Now(), Properties: mcs.Properties{}}}
+		c = &cluster{units: map[belief.UnitName]belief.Unit{}, member: registry.Member{UID: r.identity.UID, Joined: time.Now(), Properties: mcs.Properties{}}}
 		h.clusters[r.ref()] = c
 	case c.owner != nil && c.owner.identity.UID != r.identity.UID:
 		return nil, &registry.DuplicateIDError{ClusterID: r.identity.ClusterID, OtherUID: c.owner.identity.UID}
@@ -182,7 +182,7 @@ func (h *Hub) put(c *cluster, key mcs.Key, exp *mcs.Export) (changed bool) {
 	case exp != nil && (!isStored || !unit.Content.Exports[key].Equal(*exp)):
 		version := h.tick()
 		c.units[name] = belief.Unit{
-			Name: name, Key: hubKey,
+			Name: name, Author: belief.Author{Key: hubKey, UID: c.member.UID},
 			Version: belief.Version{Generation: version, Digest: strconv.FormatInt(version, 10)},
 			Content: belief.Content{Exports: map[mcs.Key]*mcs.Export{key: exp}},
 		}
@@ -209,7 +209,7 @@ func (h *Hub) sign(r *Registry, c *cluster, m registry.Member, isChanged bool) {
 	m.LastSeen = time.Now()
 	m.Heartbeat = m.LastSeen
 	c.owner, c.member, c.isMissing = r, m, false
-	c.record = belief.Record{Cluster: m.ClusterID, Place: belief.Own, Key: hubKey, At: at, Manifest: manifest, Properties: m.Properties}
+	c.record = belief.Record{Cluster: m.ClusterID, Place: belief.Own, Key: hubKey, UID: m.UID, At: at, Manifest: manifest, Properties: m.Properties}
 }
 
 // remove writes the farewell of the cluster of r, and removes all that it has exported.
@@ -219,7 +219,7 @@ func (h *Hub) remove(r *Registry) error {
 	}
 	now := h.tick()
 	h.clusters[r.ref()] = &cluster{record: belief.Record{
-		Cluster: r.identity.ClusterID, Place: belief.Own, Key: hubKey, At: trust.Time{Generation: now, Heartbeat: now}, Farewell: true,
+		Cluster: r.identity.ClusterID, Place: belief.Own, Key: hubKey, UID: r.identity.UID, At: trust.Time{Generation: now, Heartbeat: now}, Farewell: true,
 	}}
 	h.wakeAll()
 	return nil

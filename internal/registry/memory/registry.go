@@ -13,7 +13,11 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine/belief"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
+
+// registryName is the name of the hub in the keyrings.
+const registryName = "hub"
 
 // Registry is the registry of one cluster on a Hub.
 type Registry struct {
@@ -53,17 +57,19 @@ var _ registry.Registry = (*Registry)(nil)
 func newRegistry(h *Hub, identity mcs.Identity, readOnly bool) *Registry {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.pins[identity] == nil {
-		h.pins[identity] = map[string]belief.Pin{}
+	if h.keyrings[identity] == nil {
+		h.keyrings[identity] = trust.New(trust.Config{ClusterSetID: identity.ClusterSetID, StaleAfter: h.staleAfter}, nil)
 	}
-	cfg := belief.Config{Own: identity.ClusterID, UnitOf: unitOf, Poll: h.interval, StaleAfter: h.staleAfter}
+	cfg := belief.Config{
+		Own: identity.ClusterID, UnitOf: unitOf, Poll: h.interval, StaleAfter: h.staleAfter, Keyring: h.keyrings[identity], Registry: registryName,
+	}
 	r := &Registry{
 		hub:      h,
 		identity: identity,
 		readOnly: readOnly,
 		wake:     engine.NewSignal(),
 		desired:  map[mcs.Key]*mcs.Export{},
-		belief:   belief.New(cfg, h.pins[identity]),
+		belief:   belief.New(cfg),
 		members:  map[string]registry.Member{},
 		lookups:  engine.NewPendingLookups(engine.MaxPendingLookups),
 		changed:  engine.Keys{},

@@ -152,6 +152,10 @@ type Config struct {
 	// MaxPins is the number of pins from which on a new one replaces another one, and MaxPinBytes
 	// the size of all pins from which on a new one that replaces none is refused. 0 is the default.
 	MaxPins, MaxPinBytes int
+	// Now is the clock, and Succeeds reports whether a signature is that of key previous for key
+	// next of a cluster. nil is time.Now and Key.IsSucceededBy; package engine/model has its own.
+	Now      func() time.Time
+	Succeeds func(previous, next Key, clusterID, signature string) bool
 }
 
 const (
@@ -243,19 +247,49 @@ func (e *entry) reason(key Key) Reason {
 
 // Load returns the Keyring with the stored pins.
 func Load(ctx context.Context, cfg Config) (*Keyring, error) {
-	cfg.MaxPins, cfg.MaxPinBytes = cmp.Or(cfg.MaxPins, defaultMaxPins), cmp.Or(cfg.MaxPinBytes, defaultMaxPinBytes)
-	k := &Keyring{cfg: cfg, pins: map[string]*entry{}, own: map[string][]Key{}, removed: map[string]struct{}{}}
 	if cfg.Store == nil {
-		return k, nil
+		return New(cfg, nil), nil
 	}
 	pins, err := cfg.Store.LoadPins(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("reading the keys of the clusters: %w", err)
 	}
-	for id, pin := range pins {
-		k.pins[id] = &entry{Pin: pin.clone(), heard: time.Now(), saved: pin.clone(), loaded: true}
+	return New(cfg, pins), nil
+}
+
+// New returns the Keyring of a process that starts with these stored pins.
+func New(cfg Config, stored map[string]Pin) *Keyring {
+	cfg.MaxPins, cfg.MaxPinBytes = cmp.Or(cfg.MaxPins, defaultMaxPins), cmp.Or(cfg.MaxPinBytes, defaultMaxPinBytes)
+	if cfg.Now == nil {
+		cfg.Now = time.Now
 	}
-	return k, nil
+	if cfg.Succeeds == nil {
+		cfg.Succeeds = func(previous, next Key, clusterID, signature string) bool {
+			return previous.IsSucceededBy(next, cfg.ClusterSetID, clusterID, signature)
+		}
+	}
+	k := &Keyring{cfg: cfg, pins: map[string]*entry{}, own: map[string][]Key{}, removed: map[string]struct{}{}}
+	for id, pin := range stored {
+		k.pins[id] = &entry{Pin: pin.clone(), heard: cfg.Now(), saved: pin.clone(), loaded: true}
+	}
+	return k
+}
+
+// Clone returns a copy with another clock.
+func (k *Keyring) Clone(now func() time.Time) *Keyring {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	out := &Keyring{
+		cfg: k.cfg, pins: make(map[string]*entry, len(k.pins)), own: maps.Clone(k.own), removed: maps.Clone(k.removed),
+		imported: maps.Clone(k.imported), isComplete: k.isComplete,
+	}
+	out.cfg.Now = now
+	for id, pin := range k.pins {
+		copied := *pin
+		copied.Pin, copied.saved = pin.Pin.clone(), pin.saved.clone()
+		out.pins[id] = &copied
+	}
+	return out
 }
 
 // AddOwn adds the keys that this cluster has under an ID. While it is renamed it has two, and reads
@@ -329,7 +363,7 @@ func (k *Keyring) checkPin(p Presented) (Verdict, error) {
 	case !ok:
 		return Refused, fmt.Errorf("this cluster keeps the keys of %d clusters, and has no room for that of another one: forget clusters that are gone (kubectl mcs forget), "+
 			"or list the key of cluster %s in --trusted-keys", len(k.pins), p.ClusterID)
-	case pin.Key.IsSucceededBy(p.Key, k.cfg.ClusterSetID, p.ClusterID, p.Succession):
+	case k.cfg.Succeeds(pin.Key, p.Key, p.ClusterID, p.Succession):
 		pin.successor = p.Key
 		return Accepted, nil
 	case pin.Forgotten, p.Proven && k.mayBeProven(pin, p.Registry):
@@ -342,7 +376,7 @@ func (k *Keyring) checkPin(p Presented) (Verdict, error) {
 // mayBeProven reports whether a registry can prove another key than the pinned one. A registry that
 // has never shown the pinned key cannot show that the cluster was built anew.
 func (k *Keyring) mayBeProven(pin *entry, registry string) bool {
-	return !slices.Contains(pin.Unsealed, registry) && pin.Last[registry] != Time{} && time.Since(pin.heard) >= k.cfg.StaleAfter
+	return !slices.Contains(pin.Unsealed, registry) && pin.Last[registry] != Time{} && k.cfg.Now().Sub(pin.heard) >= k.cfg.StaleAfter
 }
 
 // remedy returns when a refused key will count.
@@ -381,6 +415,39 @@ func (k *Keyring) Pin(clusterID string) (Pin, bool) {
 	return Pin{}, false
 }
 
+// Known is what the keyring knows of a cluster, as far as one registry depends on it.
+type Known struct {
+	// Key is the pinned key, zero if there is none, and Last the time of the latest record of it
+	// that was read from this registry.
+	Key  Key
+	Last Time
+	// HasEnded is set if the cluster has left or was forgotten, and has not returned. IsSaved
+	// reports whether the next process will know that.
+	HasEnded, IsSaved bool
+	// IsSilent is set if no registry has shown a record of Key for Config.StaleAfter.
+	IsSilent bool
+	// IsLatest reports whether no other registry has shown a later heartbeat of the cluster. After
+	// a cluster has moved to another registry, its records in the previous one are out of date.
+	IsLatest bool
+}
+
+// Of returns what is known of a cluster in a registry.
+func (k *Keyring) Of(registry, clusterID string) Known {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	pin, ok := k.pins[clusterID]
+	if !ok {
+		return Known{IsSaved: true, IsLatest: true}
+	}
+	last := pin.Last[registry]
+	return Known{
+		Key: pin.Key, Last: last, HasEnded: pin.Left || pin.Forgotten,
+		IsSaved:  k.cfg.Store == nil || pin.Left == pin.saved.Left && pin.Forgotten == pin.saved.Forgotten,
+		IsSilent: k.cfg.Now().Sub(pin.heard) >= k.cfg.StaleAfter,
+		IsLatest: last.Heartbeat >= pin.heartbeat(),
+	}
+}
+
 // Record is an accepted record of a cluster.
 type Record struct {
 	// Registry is the name of the registry that it was read from.
@@ -401,7 +468,7 @@ func (k *Keyring) Observe(r Record) {
 	switch {
 	case pin == nil:
 		k.makeRoom()
-		pin = &entry{Pin: Pin{Key: r.Key, Since: now()}}
+		pin = &entry{Pin: Pin{Key: r.Key, Since: k.now()}}
 		k.pins[r.ClusterID] = pin
 		delete(k.removed, r.ClusterID)
 	case pin.Key != r.Key:
@@ -415,7 +482,17 @@ func (k *Keyring) Observe(r Record) {
 	if pin.Last == nil {
 		pin.Last = map[string]Time{}
 	}
-	pin.UID, pin.Last[r.Registry], pin.heard = r.UID, r.At, time.Now()
+	pin.UID, pin.Last[r.Registry], pin.heard = r.UID, r.At, k.cfg.Now()
+}
+
+// ObserveEnd records that the latest record of a cluster, a farewell, is its last word, although a
+// process that has read no other record could not tell: see Observe.
+func (k *Keyring) ObserveEnd(registry, clusterID string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if pin, ok := k.pins[clusterID]; ok && pin.Last[registry].Heartbeat >= pin.heartbeat() {
+		pin.Left = true
+	}
 }
 
 // changeKey changes the key of a pin. The caller holds k.mu.
@@ -473,7 +550,7 @@ func (k *Keyring) makeRoom() {
 func (k *Keyring) leastNeeded() (id string) {
 	for other, pin := range k.pins {
 		switch {
-		case time.Since(pin.heard) < k.cfg.StaleAfter, k.isImported(other, pin):
+		case k.cfg.Now().Sub(pin.heard) < k.cfg.StaleAfter, k.isImported(other, pin):
 		case id == "", pin.needs(k.pins[id]) < 0:
 			id = other
 		}
@@ -510,7 +587,7 @@ func (k *Keyring) Forget(clusterID string) {
 		pin.Forgotten = true
 		return
 	}
-	k.pins[clusterID] = &entry{Pin: Pin{Forgotten: true, Since: now()}}
+	k.pins[clusterID] = &entry{Pin: Pin{Forgotten: true, Since: k.now()}}
 }
 
 // Trust makes a key that of a cluster, in place of the pinned one: an administrator says so. What
@@ -530,7 +607,7 @@ func (k *Keyring) Trust(clusterID string, key Key) error {
 	switch {
 	case pin == nil:
 		k.makeRoom()
-		pin = &entry{Pin: Pin{Key: key, Since: now()}}
+		pin = &entry{Pin: Pin{Key: key, Since: k.now()}}
 		k.pins[clusterID] = pin
 		delete(k.removed, clusterID)
 	case pin.Key != key:
@@ -538,7 +615,7 @@ func (k *Keyring) Trust(clusterID string, key Key) error {
 	default: // Unsealed stays: the other key that the catalog showed may be there still
 		pin.Left, pin.Forgotten = false, false
 	}
-	pin.heard = time.Now()
+	pin.heard = k.cfg.Now()
 	return nil
 }
 
@@ -573,11 +650,11 @@ func (k *Keyring) Since(clusterID string) time.Time {
 	if pin, ok := k.pins[clusterID]; ok {
 		return pin.Since
 	}
-	return now()
+	return k.now()
 }
 
 // now returns the time as pins have it: the wall clock in seconds.
-func now() time.Time { return time.Now().UTC().Truncate(time.Second) }
+func (k *Keyring) now() time.Time { return k.cfg.Now().UTC().Truncate(time.Second) }
 
 // HasEnded reports whether the cluster has signed a farewell or was forgotten, and has not
 // returned.
@@ -710,6 +787,13 @@ func (k *Keyring) end(ctx context.Context) {
 	}
 }
 
+// SetComplete sets IsComplete, for a model of restarts that has no Store.
+func (k *Keyring) SetComplete(isComplete bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.isComplete = isComplete
+}
+
 // IsComplete reports whether the pins had the latest record of each cluster that any process of
 // this cluster has read when Run began: a record that is not earlier is no older one.
 func (k *Keyring) IsComplete() bool {
@@ -802,12 +886,23 @@ func (k *Keyring) trySave(ctx context.Context, d detail) (hadChanges bool, err e
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for id, pin := range changed {
-		if pin.IsZero() {
-			delete(k.removed, id)
-		}
-		if entry := k.pins[id]; entry != nil {
-			entry.saved = pin
-		}
+		k.markSaved(id, pin)
 	}
 	return true, nil
+}
+
+// MarkSaved records that the store has the pin of a cluster.
+func (k *Keyring) MarkSaved(clusterID string, stored Pin) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.markSaved(clusterID, stored)
+}
+
+func (k *Keyring) markSaved(clusterID string, stored Pin) {
+	if stored.IsZero() {
+		delete(k.removed, clusterID)
+	}
+	if entry := k.pins[clusterID]; entry != nil {
+		entry.saved = stored
+	}
 }

@@ -7,9 +7,11 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// Clone returns a copy. The copies share records and exports, which are never changed.
-func (s *State) Clone() *State {
+// Clone returns a copy that uses keyring, a copy of the keyring of s. The copies share records and
+// exports, which are never changed.
+func (s *State) Clone(keyring *trust.Keyring) *State {
 	out := *s
+	out.cfg.Keyring = keyring
 	out.liveness, out.beats = s.liveness.Clone(), maps.Clone(s.beats)
 	out.clusters = make(map[string]*cluster, len(s.clusters))
 	for id, c := range s.clusters {
@@ -53,11 +55,9 @@ func (s *State) AppendCluster(out []byte, id string, e Encoder, units []UnitName
 	if c == nil {
 		return append(out, 0xff)
 	}
-	out = append(out, byte(c.state), byte(c.saving.before), byte(c.problem.Kind), byte(s.LivenessOf(id)), flags(s.beats[id], c.proof.isSought))
+	out = append(out, byte(c.state), byte(c.saving.before), byte(c.problem.Kind), byte(s.LivenessOf(id)),
+		flags(s.beats[id], c.proof.isSought, c.saving.ends, c.saving.isCertain))
 	out = e.AppendRecord(e.AppendRecord(out, c.saving.record), c.waiting)
-	for _, pin := range []Pin{c.pin, c.saved} {
-		out = append(out, e.Key(pin.Key), e.Time(pin.Last.Generation), e.Time(pin.Last.Heartbeat), byte(pin.Membership), flags(pin.Unsealed))
-	}
 	b := c.signed
 	if b == nil {
 		return append(out, 0xfe)
@@ -70,7 +70,7 @@ func (s *State) AppendCluster(out []byte, id string, e Encoder, units []UnitName
 			out = append(out, 0xfd)
 			continue
 		}
-		out = append(out, byte(u.state), e.Time(u.version.Generation), e.Key(u.key), flags(u.again, u.content.Unnamed))
+		out = append(out, byte(u.state), e.Time(u.version.Generation), e.Key(u.author.Key), flags(u.again, u.content.Unnamed))
 		for _, key := range exported[i] {
 			out = append(out, e.Export(u.content.Exports[key]), flags(u.content.Ignored[key], u.content.Unusable[key]))
 		}

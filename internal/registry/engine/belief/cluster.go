@@ -12,8 +12,8 @@ type ClusterState int
 const (
 	// NotRead means that no record that counts was read: exports that are imported are unseen.
 	NotRead ClusterState = iota
-	// Saving means that a record, a farewell or forget counts once the pin is saved. Until then
-	// what was known before stays, and is unknown if that is nothing.
+	// Saving means that a farewell, forget or a return counts once the next process will know of
+	// it. Until then what was known before stays, and is unknown if that is nothing.
 	Saving
 	// First means that this process has read one record: it adds exports and ends none.
 	First
@@ -27,8 +27,6 @@ const (
 type cluster struct {
 	id    string
 	state ClusterState
-	// pin is what the next process has to know, saved what it will know.
-	pin, saved Pin
 	// saving is valid in Saving.
 	saving saving
 	// signed is what the cluster has signed: valid in First and Current, and in Saving after them.
@@ -50,6 +48,10 @@ type saving struct {
 	before ClusterState
 	// record is nil if the cluster was forgotten.
 	record *Record
+	// ends is set if the cluster has left or was forgotten.
+	ends bool
+	// isCertain is set if no process of this cluster has read a later record than this first one.
+	isCertain bool
 }
 
 // proof has the reads of the own place of a cluster.
@@ -89,10 +91,10 @@ func (s *State) present(st *step, c *cluster, r *Record, isShown bool) {
 	if isShown {
 		c.waiting = nil
 	}
-	switch s.verdictOf(c, r) {
-	case isAccepted:
+	switch v, reason := s.verdictOf(c, r); v {
+	case trust.Accepted:
 		s.accept(st, c, r, isShown)
-	case isUnproven:
+	case trust.Unknown:
 		if r.Farewell {
 			return // the own place of a cluster that has left is empty
 		}
@@ -101,27 +103,12 @@ func (s *State) present(st *step, c *cluster, r *Record, isShown bool) {
 			c.problem = Problem{}
 		}
 		c.waiting = r
-	case isRefused:
-		if r.Place == Own && r.Seal == Unsealed && c.pin.Key != (trust.Key{}) {
-			c.pin.Unsealed = true
+	case trust.Refused:
+		if r.Place == Own && r.Seal == Unsealed {
+			s.cfg.Keyring.ObserveUnsealed(s.cfg.Registry, c.id)
 		}
-		st.report(c, Problem{Kind: KeyRefused, Key: r.Key})
-	case hasNoRoom:
-		st.report(c, Problem{Kind: NoRoom, Key: r.Key})
+		st.report(c, Problem{Kind: KeyRefused, Key: r.Key, Reason: reason})
 	}
-}
-
-// verdictOf is the rule "accepted" for a record.
-func (s *State) verdictOf(c *cluster, r *Record) verdict {
-	if v, ok := s.cfg.listed(c.id, r.Key); ok {
-		return v
-	}
-	p := presented{
-		key: r.Key, place: r.Place, seal: r.Seal, isStale: s.liveness.IsStale(c.id),
-		hasRoom: c.pin != Pin{} || s.cfg.MaxPins == 0 || s.pins() < s.cfg.MaxPins,
-	}
-	p.succeeds = c.pin.Key != (trust.Key{}) && c.pin.Key != r.Key && r.Succession != "" && s.cfg.Succeeds(c.pin.Key, r.Key, c.id, r.Succession)
-	return accepted(c.pin, p)
 }
 
 // reset makes the next read due at once, at most once in a time.
@@ -133,14 +120,14 @@ func (p *proof) reset(now time.Time, within time.Duration) {
 
 // accept applies a record with the key of the cluster; isShown is that of present.
 func (s *State) accept(st *step, c *cluster, r *Record, isShown bool) {
-	pin := c.pin
-	if pin.Key != r.Key {
-		pin = Pin{Key: r.Key} // the times of another key say nothing about this one
+	known := s.known(c.id)
+	if known.Key != r.Key {
+		known = trust.Known{} // the times of another key say nothing about this one
 	}
 	isFarewellBefore := r.Farewell && c.signed.hasLater(r)
-	if !later(r.At, pin) || isFarewellBefore {
+	if !later(r.At, c.last(r.Key, known.Last), known.HasEnded) || isFarewellBefore {
 		if isShown && c.state != Left {
-			st.report(c, Problem{Kind: Missing})
+			st.report(c, Problem{Kind: Earlier, At: r.At})
 		}
 		return
 	}
@@ -150,24 +137,30 @@ func (s *State) accept(st *step, c *cluster, r *Record, isShown bool) {
 	if isShown {
 		c.problem = Problem{}
 	}
-	s.believe(st, c, r, pin)
+	s.believe(st, c, r, known)
 }
 
-// believe applies a record that counts, unless it is the one that counts already. pin is that of
-// its key.
-func (s *State) believe(st *step, c *cluster, r *Record, pin Pin) {
-	hasLeft := c.state == Left && r.Farewell && pin.Key == c.pin.Key
+// last returns the time of the latest record of a key that was read, if last is that of the
+// keyring: it may have dropped the pin for another one.
+func (c *cluster) last(key trust.Key, last trust.Time) trust.Time {
+	if c.signed != nil && c.signed.record.Key == key && c.signed.record.At.After(last) {
+		return c.signed.record.At
+	}
+	return last
+}
+
+// believe applies a record that counts, unless it is the one that counts already. known is what was
+// known of its key.
+func (s *State) believe(st *step, c *cluster, r *Record, known trust.Known) {
+	hasLeft := c.state == Left && r.Farewell && known.Key == r.Key
+	ends := r.Farewell && c.hasRead()
+	s.cfg.Keyring.Observe(trust.Record{Registry: s.cfg.Registry, ClusterID: c.id, UID: r.UID, Key: r.Key, At: r.At, Farewell: ends})
 	if hasLeft || c.isSame(r) {
-		c.pin.Last = r.At
 		return
 	}
 	s.countHeartbeat(c, r)
-	pin.Last, pin.Membership = r.At, Member
-	if r.Farewell && c.hasRead() {
-		pin.Membership = HasLeft
-	}
-	c.pin = pin
-	s.save(st, c, r)
+	isRead := known.Last != trust.Time{} && !known.HasEnded
+	s.save(st, c, saving{record: r, ends: ends, isCertain: isRead && s.cfg.Keyring.IsComplete()})
 }
 
 // isSame reports whether a record is the one that counts, or will once the pin is saved.
@@ -191,17 +184,17 @@ func (s *State) countHeartbeat(c *cluster, r *Record) {
 	}
 }
 
-// save lets a record count, or nil if the cluster is forgotten: at once if the pin is saved, in
-// state Saving otherwise.
-func (s *State) save(st *step, c *cluster, r *Record) {
+// save lets a record count, or that the cluster is forgotten: at once if the next process will know
+// whether the cluster has ended, in state Saving otherwise.
+func (s *State) save(st *step, c *cluster, next saving) {
 	switch c.state {
 	case Saving:
-		c.saving.record = r
+		next.before = c.saving.before
 	case NotRead, First, Current, Left:
-		c.saving = saving{before: c.state, record: r}
-		c.state = Saving
+		next.before = c.state
 	}
-	if isSaved(c.pin, c.saved) {
+	c.state, c.saving = Saving, next
+	if s.known(c.id).IsSaved {
 		s.count(st, c)
 		return
 	}
@@ -210,15 +203,29 @@ func (s *State) save(st *step, c *cluster, r *Record) {
 
 // count ends Saving.
 func (s *State) count(st *step, c *cluster) {
-	r, before := c.saving.record, c.saving.before
+	if c.saving.ends && c.saving.record != nil && !s.known(c.id).HasEnded {
+		// an administrator has trusted the key meanwhile: the farewell is later
+		if s.cfg.Keyring.ObserveEnd(s.cfg.Registry, c.id); !s.known(c.id).IsSaved {
+			return
+		}
+	}
+	r, before, ends, isCertain := c.saving.record, c.saving.before, c.saving.ends, c.saving.isCertain
 	c.saving = saving{}
-	if r == nil || c.pin.Membership.hasEnded() {
+	switch {
+	case r != nil && r.Key != s.known(c.id).Key: // an administrator has trusted another one
+		c.state = before
+		st.decided(c)
+		return
+	case ends:
 		s.leave(st, c)
 		return
 	}
 	switch before {
 	case NotRead, Left, Saving:
 		c.state, c.heardAt = First, st.now
+		if isCertain {
+			c.state = Current
+		}
 		s.liveness.Remove(c.id) // the time without a record that counts says nothing about this one
 	case First:
 		c.state = First
@@ -260,8 +267,8 @@ func (s *State) outdated(st *step, c *cluster) {
 	switch c.state {
 	case First:
 		if c.signed.record.Farewell {
-			c.pin.Membership = HasLeft
-			s.save(st, c, &c.signed.record)
+			s.cfg.Keyring.ObserveEnd(s.cfg.Registry, c.id)
+			s.save(st, c, saving{record: &c.signed.record, ends: true})
 			return
 		}
 		c.state = Current
@@ -273,30 +280,12 @@ func (s *State) outdated(st *step, c *cluster) {
 
 // forget drops the cluster until its next record.
 func (s *State) forget(st *step, c *cluster) {
+	s.cfg.Keyring.Forget(c.id)
 	if c.state == Left {
 		return
 	}
-	c.pin.Membership, c.waiting = IsForgotten, nil
-	s.save(st, c, nil)
-}
-
-// trust makes a key that of the cluster. All that was imported stays, until a record with the key
-// is read.
-func (s *State) trust(st *step, c *cluster, key trust.Key) {
-	if c.pin.Key != key {
-		c.pin = Pin{Key: key}
-	}
-	c.pin.Membership = Member
-	switch c.state {
-	case Saving:
-		c.state, c.saving = c.saving.before, saving{}
-	case NotRead, First, Current, Left:
-	}
-	if c.state == Left {
-		c.state = NotRead
-	}
 	c.waiting = nil
-	st.decided(c)
+	s.save(st, c, saving{ends: true})
 }
 
 // observeProof applies a read of the own place.
@@ -316,17 +305,17 @@ func (s *State) observeProof(st *step, c *cluster, e *ProofRead) {
 	if r == nil {
 		return
 	}
-	switch s.verdictOf(c, r) {
-	case isAccepted:
+	switch v, reason := s.verdictOf(c, r); v {
+	case trust.Accepted:
 		c.waiting = nil
 		s.accept(st, c, r, true)
-	case isUnproven:
+	case trust.Unknown:
 		if c.proof.failures > 1 { // one read may be late
 			st.report(c, Problem{Kind: KeyUnproven, Key: r.Key})
 		}
-	case isRefused, hasNoRoom:
+	case trust.Refused:
 		c.waiting = nil
-		st.report(c, Problem{Kind: KeyRefused, Key: r.Key})
+		st.report(c, Problem{Kind: KeyRefused, Key: r.Key, Reason: reason})
 	}
 }
 
@@ -336,9 +325,9 @@ func (c *cluster) needsProof() bool {
 		return true
 	}
 	switch c.problem.Kind {
-	case NoProblem, NoRoom:
+	case NoProblem:
 		return c.state == NotRead && c.proof.isSought
-	case Missing:
+	case Missing, Earlier:
 		return c.state != Left && (c.signed != nil || c.saving.record != nil || c.proof.isSought)
 	case KeyRefused, Unreadable, KeyUnproven:
 		return c.state != Left

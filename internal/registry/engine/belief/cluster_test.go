@@ -22,6 +22,8 @@ var (
 	key1          = trust.Key{1}
 	key2          = trust.Key{2} // key1 has signed it
 	key3          = trust.Key{3} // no key has signed it
+	author1       = Author{Key: key1}
+	author2       = Author{Key: key2}
 	web           = mcs.Key{Namespace: "demo", Name: "web"}
 )
 
@@ -29,12 +31,53 @@ func (s ClusterState) String() string {
 	return [...]string{"NotRead", "Saving", "First", "Current", "Left"}[s]
 }
 
-func testConfig() Config {
-	return Config{
-		Own: "own", Poll: testPoll, StaleAfter: testStaleAfter,
-		UnitOf:   func(key mcs.Key) UnitName { return UnitName(key.Name) },
-		Succeeds: func(previous, next trust.Key, _, _ string) bool { return previous == key1 && next == key2 },
+// clock is that of the keyrings.
+var clock = began
+
+// savedLater is a store of pins that has a pin once the event pinSaved says so.
+type savedLater struct{ trust.Store }
+
+type pinSaved struct{}
+
+func (pinSaved) event() {}
+
+// started returns the State of a process that starts with the pin of a cluster, nil without one.
+func started(pin *trust.Pin) *State {
+	clock = began
+	pins := map[string]trust.Pin{}
+	if pin != nil {
+		pins["cls"] = *pin
 	}
+	return New(Config{
+		Own: "own", Poll: testPoll, StaleAfter: testStaleAfter, Registry: "store",
+		UnitOf: func(key mcs.Key) UnitName { return UnitName(key.Name) },
+		Keyring: trust.New(trust.Config{
+			StaleAfter: testStaleAfter, Store: savedLater{}, Now: func() time.Time { return clock },
+			Succeeds: func(previous, next trust.Key, _, _ string) bool { return previous == key1 && next == key2 },
+		}, pins),
+	})
+}
+
+// pinOf returns the pin of key1 after a record at a time.
+func pinOf(t int64) *trust.Pin {
+	return &trust.Pin{Key: key1, Last: map[string]trust.Time{"store": at(t)}}
+}
+
+// left returns the pin of key1 after a farewell at a time.
+func left(t int64) *trust.Pin {
+	pin := pinOf(t)
+	pin.Left = true
+	return pin
+}
+
+// apply applies an event of a test.
+func apply(s *State, e Event, now time.Time) Actions {
+	if _, isSaved := e.(pinSaved); isSaved {
+		pin, _ := s.cfg.Keyring.Pin("cls")
+		s.cfg.Keyring.MarkSaved("cls", pin)
+		e = Tick{}
+	}
+	return s.Step(e, now)
 }
 
 // at is the time of a record whose exports changed with it.
@@ -57,7 +100,7 @@ func farewell(key trust.Key, t int64) Record {
 func testUnit(key trust.Key, generation int64) Unit {
 	exp := &mcs.Export{Key: web, Cluster: "cls", Created: time.Unix(generation, 0)}
 	return Unit{
-		Name: "web", Key: key, Version: Version{Generation: generation, Digest: fmt.Sprint(generation)},
+		Name: "web", Author: Author{Key: key}, Version: Version{Generation: generation, Digest: fmt.Sprint(generation)},
 		Content: Content{Exports: map[mcs.Key]*mcs.Export{web: exp}},
 	}
 }
@@ -72,12 +115,12 @@ func inPlace(r Record, seal Seal) *Record {
 // and its pin is of key1.
 func reached(t *testing.T, state ClusterState) (*State, time.Time) {
 	t.Helper()
-	pins := map[string]Pin{"cls": {Key: key1, Last: at(10)}}
+	pin := pinOf(10)
 	var events []Event
 	switch state {
 	case NotRead:
 	case Saving:
-		pins = nil
+		pin = left(10)
 		events = []Event{RecordRead{*inPlace(testRecord(key1, 20, 20), SealUnknown)}}
 	case First, Current:
 		events = []Event{RecordRead{testRecord(key1, 20, 20)}, UnitsRead{Cluster: "cls", Units: []Unit{testUnit(key1, 20)}}, Tick{Heartbeat: true}}
@@ -85,9 +128,10 @@ func reached(t *testing.T, state ClusterState) (*State, time.Time) {
 			events = append(events, RecordRead{testRecord(key1, 30, 20)}, Tick{Heartbeat: true})
 		}
 	case Left:
-		pins["cls"] = Pin{Key: key1, Last: at(30), Membership: HasLeft}
+		pin = left(30)
+		events = []Event{RecordRead{farewell(key1, 30)}}
 	}
-	s := New(testConfig(), pins)
+	s := started(pin)
 	for _, e := range events {
 		s.Step(e, began)
 	}
@@ -104,13 +148,13 @@ func cell(s *State, now time.Time, events ...Event) string {
 	was := s.View(web, "cls")
 	var a Actions
 	for _, e := range events {
-		a = s.Step(e, now)
+		a = apply(s, e, now)
 	}
 	words := []string{"–"}
 	if after := s.StateOf("cls"); after != before {
 		words[0] = after.String()
 	}
-	if len(a.SavePins) > 0 {
+	if !s.known("cls").IsSaved {
 		words = append(words, "save")
 	}
 	if len(a.ReadUnits) > 0 {
@@ -133,6 +177,7 @@ func silence(s *State, from time.Time) (now time.Time) {
 	for now = from; now.Before(from.Add(2 * testStaleAfter)); now = now.Add(10 * time.Second) {
 		s.Step(Tick{Heartbeat: true}, now)
 	}
+	clock = now
 	return now
 }
 
@@ -145,9 +190,9 @@ func TestClusterTable(t *testing.T) {
 		events []Event
 		want   [5]string // NotRead, Saving, First, Current, Left
 	}{
-		{"record, its pin is not saved", record(testRecord(key2, 40, 40)),
-			[5]string{"Saving save", "– save", "Saving save", "Saving save", "Saving save"}},
-		{"record, its pin is saved", record(testRecord(key1, 40, 40)),
+		{"record with the next key", record(testRecord(key2, 40, 40)),
+			[5]string{"First units", "– save", "Current units", "– units", "– proof"}},
+		{"record", record(testRecord(key1, 40, 40)),
 			[5]string{"First units", "– save", "Current units", "– units", "Saving save"}},
 		{"record without the export", record(testRecord(key1, 40, 0)),
 			[5]string{"First", "– save", "Current end", "– end", "Saving save"}},
@@ -173,20 +218,18 @@ func TestClusterTable(t *testing.T) {
 			[5]string{"–", "– save", "–", "–", "– report"}},
 		{"proof cannot be read", []Event{unproven, ProofRead{Cluster: "cls", Failed: true}},
 			[5]string{"–", "– save", "–", "–", "–"}},
-		{"pin saved", []Event{PinSaved{"cls", Pin{Key: key1, Last: at(20)}}},
-			[5]string{"–", "First units", "–", "–", "– save"}},
+		{"pin saved", []Event{pinSaved{}},
+			[5]string{"–", "First units", "–", "–", "–"}},
 		{"farewell", record(farewell(key1, 40)),
-			[5]string{"First", "– save", "Saving save", "Saving save", "–"}},
-		{"farewell, pin saved", []Event{RecordRead{farewell(key1, 40)}, PinSaved{"cls", Pin{Key: key1, Last: at(40), Membership: HasLeft}}},
-			[5]string{"First save", "Left end", "Left end", "Left end", "–"}},
+			[5]string{"First", "Left end", "Saving save", "Saving save", "–"}},
+		{"farewell, pin saved", []Event{RecordRead{farewell(key1, 40)}, pinSaved{}},
+			[5]string{"First", "Left end", "Left end", "Left end", "–"}},
 		{"farewell, key not proven", record(farewell(key3, 40)),
 			[5]string{"– proof report", "– save proof report", "– proof report", "– proof report", "–"}},
 		{"forget", []Event{Forget{"cls"}},
-			[5]string{"Saving save", "– save", "Saving save", "Saving save", "–"}},
-		{"forget, pin saved", []Event{Forget{"cls"}, PinSaved{"cls", Pin{Key: key1, Last: at(30), Membership: IsForgotten}}},
-			[5]string{"Left end", "Left end", "Left end", "Left end", "– save"}},
-		{"trust", []Event{Trust{"cls", key3}},
-			[5]string{"– save", "NotRead save", "– save", "– save", "NotRead save"}},
+			[5]string{"Saving save", "– save", "Saving save", "Saving save", "– save"}},
+		{"forget, pin saved", []Event{Forget{"cls"}, pinSaved{}},
+			[5]string{"Left end", "Left end", "Left end", "Left end", "–"}},
 	}
 	for _, row := range rows {
 		for i, state := range clusterStates {
@@ -215,7 +258,7 @@ func TestClusterTable_Stale(t *testing.T) {
 	if got := s.StateOf("cls"); got != Saving {
 		t.Errorf("a farewell that is the first record is %v, want Saving", got)
 	}
-	s.Step(PinSaved{"cls", s.Pins()["cls"]}, now)
+	apply(s, pinSaved{}, now)
 	if got := s.StateOf("cls"); got != Left {
 		t.Errorf("after the save it is %v, want Left", got)
 	}
@@ -230,21 +273,21 @@ func TestRebuiltCluster(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		events []Event
-		want   ClusterState
+		want   trust.Key
 	}{
-		{"sealed", []Event{shown(Sealed)}, Saving},
-		{"seal unknown", []Event{shown(SealUnknown)}, Current},
-		{"unsealed", []Event{shown(Unsealed)}, Current},
-		{"sealed later", []Event{shown(Unsealed), shown(Sealed)}, Current},
-		{"seal unknown at first", []Event{shown(SealUnknown), shown(Sealed)}, Saving},
+		{"sealed", []Event{shown(Sealed)}, key3},
+		{"seal unknown", []Event{shown(SealUnknown)}, key1},
+		{"unsealed", []Event{shown(Unsealed)}, key1},
+		{"sealed later", []Event{shown(Unsealed), shown(Sealed)}, key1},
+		{"seal unknown at first", []Event{shown(SealUnknown), shown(Sealed)}, key3},
 	} {
 		s, now := reached(t, Current)
 		now = silence(s, now)
 		for _, e := range tt.events {
 			s.Step(e, now)
 		}
-		if got := s.StateOf("cls"); got != tt.want {
-			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		if got := s.RecordOf("cls").Key; got != tt.want {
+			t.Errorf("%s: the key is %v, want %v", tt.name, got, tt.want)
 		}
 		if in := s.View(web, "cls").Clusters["cls"]; in.State != registry.Exports {
 			t.Errorf("%s: %v, want the export that was imported", tt.name, in.State)
@@ -282,7 +325,7 @@ func TestRecordInOwnPlace(t *testing.T) {
 // TestUnknownClusterIsDropped: another member cannot fill the memory with records of clusters that
 // do not exist.
 func TestUnknownClusterIsDropped(t *testing.T) {
-	s := New(testConfig(), nil)
+	s := started(nil)
 	a := s.Step(RecordRead{testRecord(key1, 20, 20)}, began)
 	if len(a.ReadProofs) != 1 {
 		t.Errorf("reads %v, want the proof", a.ReadProofs)
@@ -300,7 +343,7 @@ func TestProofPauses(t *testing.T) {
 		isNew       bool
 		least, most int
 	}{{false, 20, 30}, {true, 100, 130}} {
-		s, reads, key := New(testConfig(), nil), 0, key1
+		s, reads, key := started(nil), 0, key1
 		for now := began; now.Before(began.Add(10 * time.Minute)); now = now.Add(testPoll) {
 			if a := s.Step(RecordRead{testRecord(key, 20, 20)}, now); len(a.ReadProofs) > 0 {
 				reads++
@@ -320,13 +363,11 @@ func TestProofPauses(t *testing.T) {
 // one that a previous process has read. It ends the imports that exist once no other record has
 // followed it, also in a clusterset without any heartbeat.
 func TestFirstFarewell(t *testing.T) {
-	s := New(testConfig(), nil)
+	s := started(nil)
 	s.Step(RecordRead{*inPlace(farewell(key1, 20), SealUnknown)}, began)
-	s.Step(PinSaved{Cluster: "cls", Pin: s.Pins()["cls"]}, began)
 	tick := func(event Event, after time.Duration) (ended bool) {
-		for _, pin := range s.Step(event, began.Add(after)).SavePins {
-			s.Step(pin, began.Add(after))
-		}
+		s.Step(event, began.Add(after))
+		apply(s, pinSaved{}, began.Add(after))
 		return s.StateOf("cls") == Left
 	}
 	if v := s.View(web); len(v.Clusters) > 0 {

@@ -49,7 +49,9 @@ type Record struct {
 	// Place is the place that it was read from, and Seal the seal of that if it is Own.
 	Place Place
 	Seal  Seal
-	Key   trust.Key
+	// Key has signed it, and UID is the one that it names. Both identify the author of the units.
+	Key trust.Key
+	UID string
 	// Succession is the signature of Key with the previous key, "" without one.
 	Succession string
 	At         trust.Time
@@ -65,10 +67,22 @@ type Unit struct {
 	Name UnitName
 	// Version is zero if the store shows none, or only a part of one.
 	Version Version
-	// Key is the key that has signed it, zero if the signature is not valid with State.Author.
-	Key     trust.Key
+	// Author has signed it, zero if the signature is not valid with that of State.RecordOf.
+	Author  Author
 	Content Content
+	// Order is the order in which the store got the unit, 0 if it does not know it. No cluster can
+	// choose it.
+	Order int64
 }
+
+// Author is the cluster that signs units.
+type Author struct {
+	Key trust.Key
+	UID string
+}
+
+// Author returns the cluster that signs the units of a record.
+func (r *Record) Author() Author { return Author{Key: r.Key, UID: r.UID} }
 
 // Content is the content of a unit, decoded within the budgets.
 type Content struct {
@@ -118,20 +132,8 @@ type (
 		All     bool
 	}
 
-	// PinSaved says that the next process of this cluster will know a pin.
-	PinSaved struct {
-		Cluster string
-		Pin     Pin
-	}
-
 	// Forget drops a cluster until its next record: an administrator says that it is gone.
 	Forget struct{ Cluster string }
-
-	// Trust makes a key that of a cluster: an administrator says so.
-	Trust struct {
-		Cluster string
-		Key     trust.Key
-	}
 
 	// Imported names clusters that imports exist from. Proofs of those that the store does not
 	// show are read.
@@ -154,24 +156,20 @@ func (RecordRefused) event() {}
 func (RecordMissing) event() {}
 func (ProofRead) event()     {}
 func (UnitsRead) event()     {}
-func (PinSaved) event()      {}
 func (Forget) event()        {}
-func (Trust) event()         {}
 func (Imported) event()      {}
 func (Namespaces) event()    {}
 func (Tick) event()          {}
 func (Failed) event()        {}
 
-// Actions are the results of State.Step. ReadProofs, ReadUnits and SavePins are levels: a Step, at
-// the latest that of the next Tick, returns them again until they are done. A driver that still
-// carries one out ignores it. All lists are sorted.
+// Actions are the results of State.Step. ReadProofs and ReadUnits are levels: a Step, at the latest
+// that of the next Tick, returns them again until they are done. A driver that still carries one
+// out ignores it. All lists are sorted.
 type Actions struct {
 	// ReadProofs are the clusters whose own place has to be read, with its seal (ProofRead).
 	ReadProofs []string
 	// ReadUnits are the units that have to be read (UnitsRead).
 	ReadUnits []UnitsOf
-	// SavePins are the pins that have to be saved before what depends on them counts (PinSaved).
-	SavePins []PinSaved
 	// Notify are the keys whose View has changed in a cluster that exports or exported them.
 	Notify []mcs.Key
 	// Decided are the clusters that may have another answer for keys that they do not export. The
@@ -198,8 +196,10 @@ type Problem struct {
 	Kind ProblemKind
 	// Key is the key that was refused or is not proven. An administrator may trust it.
 	Key trust.Key
-	// Reason is the reason of RecordRefused.
+	// Reason is the reason of RecordRefused, and that of Keyring.Check.
 	Reason string
+	// At is the time of the record of Earlier.
+	At trust.Time
 }
 
 // ProblemKind is the kind of a Problem.
@@ -208,16 +208,16 @@ type ProblemKind int
 const (
 	// NoProblem means that the record counts.
 	NoProblem ProblemKind = iota
-	// Missing means that the store shows no record, or an earlier one than was read before.
+	// Missing means that the store shows no record, and Earlier that it shows an earlier one than
+	// was read before.
 	Missing
+	Earlier
 	// Unreadable means that the record cannot be parsed, or is not signed.
 	Unreadable
-	// KeyRefused means that the cluster has another key than the record.
+	// KeyRefused means that the key of the record is not that of the cluster, for Reason.
 	KeyRefused
 	// KeyUnproven means that the place that only the cluster can write does not show the key.
 	KeyUnproven
-	// NoRoom means that no key of a further cluster is kept.
-	NoRoom
 )
 
 // Config configures a State.
@@ -229,11 +229,8 @@ type Config struct {
 	// Poll is the interval of reads, StaleAfter the time without a heartbeat after which a
 	// cluster is stale.
 	Poll, StaleAfter time.Duration
-	// Listed are the keys that the administrator listed. With ListedOnly, other clusters have none.
-	Listed     map[string]trust.Key
-	ListedOnly bool
-	// MaxPins is the number of clusters whose keys are kept, 0 for no limit.
-	MaxPins int
-	// Succeeds reports whether a signature is that of key previous for key next of a cluster.
-	Succeeds func(previous, next trust.Key, cluster, signature string) bool
+	// Keyring decides about the keys of the clusters, and keeps what the next process has to know.
+	// Registry is the name of the store in it.
+	Keyring  *trust.Keyring
+	Registry string
 }

@@ -28,7 +28,7 @@ type signed struct {
 // take makes r the record of the cluster.
 func (s *State) take(st *step, c *cluster, r *Record) {
 	before := c.signed
-	isNew := before == nil || before.record.Key != r.Key
+	isNew := before == nil || before.record.Author() != r.Author()
 	if before == nil {
 		c.signed = &signed{units: map[UnitName]*unit{}}
 	} else if !maps.Equal(before.record.Properties, r.Properties) {
@@ -95,7 +95,7 @@ func (s *State) decideAll(st *step, c *cluster) {
 func (s *State) facts(st *step, c *cluster, name UnitName) facts {
 	b := c.signed
 	return facts{
-		now: st.now, poll: s.cfg.Poll, author: b.record.Key, settled: b.settled,
+		now: st.now, poll: s.cfg.Poll, author: b.record.Author(), settled: b.settled,
 		answer: b.record.Manifest.Names(name, &b.shown), isUsed: s.isUsed(b.record.Manifest, name),
 	}
 }
@@ -116,7 +116,7 @@ func (s *State) isUsed(m Manifest, name UnitName) bool {
 // observeUnits applies a read of units.
 func (s *State) observeUnits(st *step, c *cluster, e *UnitsRead) {
 	b := c.signed
-	if b == nil || b.record.Farewell || c.state == Saving && c.pin.Membership.hasEnded() {
+	if b == nil || b.record.Farewell || c.state == Saving && c.saving.ends {
 		return // after its end, units count with the next record
 	}
 	b.show(e)
@@ -146,7 +146,7 @@ func (b *signed) hasLater(r *Record) bool {
 		return false
 	}
 	for _, u := range b.units {
-		if u.key == r.Key && u.version.Generation > r.At.Heartbeat {
+		if u.author.Key == r.Key && u.version.Generation > r.At.Heartbeat {
 			return true
 		}
 	}
@@ -159,7 +159,7 @@ func (b *signed) show(e *UnitsRead) {
 	for i := range e.Units {
 		u := &e.Units[i]
 		isRead[u.Name] = true
-		if u.Key == b.record.Key {
+		if u.Author == b.record.Author() {
 			b.shown.set(u.Name, u.Version.Generation)
 		} else {
 			b.shown.set(u.Name, 0)

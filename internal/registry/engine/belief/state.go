@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 // State is what this cluster knows of the other clusters of a clusterset in one store. It is not
@@ -21,20 +22,12 @@ type State struct {
 	used map[string]bool
 }
 
-// New returns the State of a process that starts with the pins that a previous process has saved.
-func New(cfg Config, pins map[string]Pin) *State {
-	s := &State{
+// New returns the State of a process that starts.
+func New(cfg Config) *State {
+	return &State{
 		cfg: cfg, clusters: map[string]*cluster{}, beats: map[string]bool{},
 		liveness: registry.NewLiveness(cfg.Own, cfg.StaleAfter),
 	}
-	for id, pin := range pins {
-		c := s.cluster(id)
-		c.pin, c.saved = pin, pin
-		if pin.Membership.hasEnded() {
-			c.state = Left
-		}
-	}
-	return s
 }
 
 // step collects the results of a Step.
@@ -69,15 +62,9 @@ func (s *State) Step(event Event, now time.Time) Actions {
 		if c := s.clusters[id]; c != nil {
 			s.observeUnits(st, c, &e)
 		}
-	case PinSaved:
-		id = e.Cluster
-		s.pinSaved(st, e)
 	case Forget:
 		id = e.Cluster
 		s.forget(st, s.cluster(id))
-	case Trust:
-		id = e.Cluster
-		s.trust(st, s.cluster(id), e.Key)
 	default:
 		s.stepAll(st, event)
 		return s.actions(st, slices.Sorted(maps.Keys(s.clusters)))
@@ -121,14 +108,10 @@ func (s *State) observe(st *step, event Event) (id string) {
 		st.report(c, Problem{Kind: Unreadable, Reason: e.Reason})
 		return c.id
 	case RecordMissing:
-		if c := s.clusters[e.Cluster]; c != nil {
-			s.missing(st, c)
-		}
+		s.missing(st, s.cluster(e.Cluster))
 		return e.Cluster
 	case ProofRead:
-		if c := s.clusters[e.Cluster]; c != nil {
-			s.observeProof(st, c, &e)
-		}
+		s.observeProof(st, s.cluster(e.Cluster), &e)
 		return e.Cluster
 	}
 	return ""
@@ -138,25 +121,14 @@ func (s *State) observe(st *step, event Event) (id string) {
 // known is dropped.
 func (s *State) missing(st *step, c *cluster) {
 	c.waiting = nil
-	if c.state == NotRead && c.pin == (Pin{}) && !c.proof.isSought {
+	known := s.known(c.id)
+	if c.state == NotRead && known.Key == (trust.Key{}) && !c.proof.isSought {
 		delete(s.clusters, c.id)
 		s.liveness.Remove(c.id)
 		return
 	}
 	if c.state != Left {
 		st.report(c, Problem{Kind: Missing})
-	}
-}
-
-// pinSaved observes that a pin is saved.
-func (s *State) pinSaved(st *step, e PinSaved) {
-	c := s.clusters[e.Cluster]
-	if c == nil {
-		return
-	}
-	c.saved = e.Pin
-	if c.state == Saving && isSaved(c.pin, c.saved) {
-		s.count(st, c)
 	}
 }
 
@@ -185,7 +157,7 @@ func (s *State) use(st *step, used []string) {
 	}
 }
 
-// tick passes the heartbeats since the last one to the liveness.
+// tick passes the heartbeats since the last one to the liveness, and lets count what was saved.
 func (s *State) tick(st *step, e Tick) {
 	beats := map[string]bool{s.cfg.Own: e.Heartbeat}
 	for id, c := range s.clusters {
@@ -204,13 +176,16 @@ func (s *State) tick(st *step, e Tick) {
 		}
 	}
 	for id, c := range s.clusters {
+		if c.state == Saving && s.known(id).IsSaved {
+			s.count(st, c)
+		}
 		if s.liveness.IsStale(id) || c.isLastWord(st.now, s.cfg.StaleAfter) {
 			s.outdated(st, c)
 		}
 	}
 }
 
-// Due returns the levels among the actions: all reads and saves that have to be made now.
+// Due returns the levels among the actions: all reads that have to be made now.
 func (s *State) Due(now time.Time) Actions {
 	return s.actions(&step{now: now}, slices.Sorted(maps.Keys(s.clusters)))
 }
@@ -230,9 +205,6 @@ func (s *State) actions(st *step, ids []string) (a Actions) {
 				a.ReadUnits = append(a.ReadUnits, UnitsOf{Cluster: id, Units: units})
 			}
 		}
-		if !isSaved(c.pin, c.saved) {
-			a.SavePins = append(a.SavePins, PinSaved{Cluster: id, Pin: c.pin})
-		}
 	}
 	a.Notify = st.changed.sorted()
 	a.Decided = slices.Sorted(maps.Keys(st.of))
@@ -242,30 +214,16 @@ func (s *State) actions(st *step, ids []string) (a Actions) {
 
 // cluster returns a cluster, and adds it if it is not known.
 func (s *State) cluster(id string) *cluster {
-	if s.clusters[id] == nil {
-		s.clusters[id] = &cluster{id: id}
+	c := s.clusters[id]
+	if c == nil {
+		c = &cluster{id: id}
+		if s.known(id).HasEnded {
+			c.state = Left
+		}
+		s.clusters[id] = c
 	}
-	return s.clusters[id]
+	return c
 }
 
-// pins returns the number of clusters with a pin.
-func (s *State) pins() (n int) {
-	for _, c := range s.clusters {
-		if c.pin != (Pin{}) {
-			n++
-		}
-	}
-	return n
-}
-
-// Pins returns the pins as they are now, to be saved at the rate of the driver: their times are
-// later than those of SavePins.
-func (s *State) Pins() map[string]Pin {
-	pins := make(map[string]Pin, len(s.clusters))
-	for id, c := range s.clusters {
-		if c.pin != (Pin{}) {
-			pins[id] = c.pin
-		}
-	}
-	return pins
-}
+// known returns what the keyring knows of a cluster.
+func (s *State) known(id string) trust.Known { return s.cfg.Keyring.Of(s.cfg.Registry, id) }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 // UnitState is the state of a unit of a cluster: table (b) of docs/proposals/031-engine.md.
@@ -29,13 +28,15 @@ const (
 	Skipped
 )
 
-// unit is a unit of a cluster. version, key and content are those of the version that was read,
+// unit is a unit of a cluster. version, author and content are those of the version that was read,
 // zero in Absent and Unread.
 type unit struct {
 	state   UnitState
 	version Version
-	key     trust.Key
+	author  Author
 	content Content
+	// order is that of the version that was read.
+	order int64
 	// named is the version that the manifest names, if another one was read.
 	named Version
 	// again is set if the version that was read has to be read again, because more of it is
@@ -49,16 +50,17 @@ type facts struct {
 	now    time.Time
 	poll   time.Duration
 	answer Answer
-	// author is the key of the cluster, settled the generation up to which its record decides.
-	author  trust.Key
+	// author signs the units of the cluster, settled is the generation up to which its record
+	// decides.
+	author  Author
 	settled int64
 	// isUsed is set if the named version may have exports that are imported.
 	isUsed bool
 }
 
-// names reports whether the manifest names a version that key has signed.
-func (f *facts) names(v Version, key trust.Key) bool {
-	if f.answer.Kind != Named || key != f.author {
+// names reports whether the manifest names a version that an author has signed.
+func (f *facts) names(v Version, author Author) bool {
+	if f.answer.Kind != Named || author != f.author {
 		return false
 	}
 	named := f.answer.Version
@@ -72,7 +74,7 @@ func (u *unit) decide(f *facts, changed keys) {
 	case None:
 		u.decideNone(f, changed)
 	case Named:
-		if f.names(u.version, u.key) {
+		if f.names(u.version, u.author) {
 			u.state = Shown
 		} else {
 			u.decideOther(f)
@@ -129,7 +131,7 @@ func (u *unit) skip(f *facts) {
 
 // isAhead reports whether the version that was read is later than what the record decides.
 func (u *unit) isAhead(f *facts) bool {
-	return u.key == f.author && u.version.Generation > f.settled
+	return u.author == f.author && u.version.Generation > f.settled
 }
 
 // isLaterThan reports whether the version that was read before is later than the one that the
@@ -140,12 +142,12 @@ func (u *unit) isLaterThan(read *Unit, f *facts) bool {
 
 // observe applies a read of the unit, and adds the keys that have changed.
 func (u *unit) observe(f *facts, read *Unit, changed keys) {
-	isSame := u.again && read.Version == u.version && read.Key == u.key
+	isSame := read.Version != (Version{}) && read.Version == u.version && read.Author == u.author
 	switch {
-	case f.names(read.Version, read.Key) && !u.isLaterThan(read, f):
+	case f.names(read.Version, read.Author) && !u.isLaterThan(read, f):
 		u.take(read, changed)
 		u.state = Shown
-	case early(*read, f.author, f.settled, u.version, u.key):
+	case early(read, f.author, f.settled, u.version, u.author):
 		u.take(read, changed)
 		u.state = Ahead
 	case isSame:
@@ -170,7 +172,8 @@ func (u *unit) take(read *Unit, changed keys) {
 			content.Exports[key] = exp
 		}
 	}
-	u.version, u.key, u.content, u.again, u.retry = read.Version, read.Key, content, false, retry{}
+	u.version, u.author, u.content, u.again, u.retry = read.Version, read.Author, content, false, retry{}
+	u.order = read.Order
 	changed.addDifferent(before.Exports, content.Exports)
 	changed.addOther(before.Ignored, content.Ignored)
 	changed.addOther(content.Ignored, before.Ignored)

@@ -7,7 +7,6 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 var unitStates = []UnitState{Absent, Unread, Shown, Behind, Ahead, Skipped}
@@ -24,10 +23,10 @@ func reachedUnit(state UnitState) *unit {
 	case Absent, Unread, Skipped:
 	case Shown, Behind:
 		read := testUnit(key1, 20)
-		u.version, u.key, u.content = read.Version, key1, read.Content
+		u.version, u.author, u.content = read.Version, read.Author, read.Content
 	case Ahead:
 		read := testUnit(key1, 25)
-		u.version, u.key, u.content = read.Version, key1, read.Content
+		u.version, u.author, u.content = read.Version, read.Author, read.Content
 	}
 	return u
 }
@@ -39,16 +38,16 @@ func TestUnitTable(t *testing.T) {
 	}
 	decide := func(a Answer, settled int64, isUsed bool) func(u *unit, changed keys) {
 		return func(u *unit, changed keys) {
-			u.decide(&facts{answer: a, author: key1, settled: settled, isUsed: isUsed}, changed)
+			u.decide(&facts{answer: a, author: author1, settled: settled, isUsed: isUsed}, changed)
 		}
 	}
 	observe := func(a Answer, settled int64, read Unit) func(u *unit, changed keys) {
 		return func(u *unit, changed keys) {
-			u.observe(&facts{now: began, poll: testPoll, answer: a, author: key1, settled: settled, isUsed: true}, &read, changed)
+			u.observe(&facts{now: began, poll: testPoll, answer: a, author: author1, settled: settled, isUsed: true}, &read, changed)
 		}
 	}
 	other, part := testUnit(key3, 40), testUnit(key1, 30)
-	other.Key, part.Version = key3, Version{}
+	part.Version = Version{}
 	rows := []struct {
 		event string
 		do    func(u *unit, changed keys)
@@ -139,7 +138,7 @@ func TestUnitOfNamespaces(t *testing.T) {
 	u := reachedUnit(Shown)
 	u.content, u.again = Content{Ignored: map[mcs.Key]bool{web: true}}, true
 	read, changed := testUnit(key1, 20), keys{}
-	u.observe(&facts{author: key1, settled: 20, answer: Answer{Kind: Named, Version: read.Version}}, &read, changed)
+	u.observe(&facts{author: author1, settled: 20, answer: Answer{Kind: Named, Version: read.Version}}, &read, changed)
 	if _, isNotified := changed[web]; !isNotified || u.isToRead() || u.state != Shown {
 		t.Errorf("the unit is %v, to be read %t, notified %t; want Shown, false, true", u.state, u.isToRead(), isNotified)
 	}
@@ -149,8 +148,8 @@ func TestUnitOfNamespaces(t *testing.T) {
 func TestUnusableExports(t *testing.T) {
 	u := reachedUnit(Shown)
 	before := u.content.Exports[web]
-	read := Unit{Name: "web", Key: key1, Version: testUnit(key1, 30).Version, Content: Content{Unusable: map[mcs.Key]bool{web: true}}}
-	f := facts{author: key1, settled: 30, answer: Answer{Kind: Named, Version: read.Version}}
+	read := Unit{Name: "web", Author: author1, Version: testUnit(key1, 30).Version, Content: Content{Unusable: map[mcs.Key]bool{web: true}}}
+	f := facts{author: author1, settled: 30, answer: Answer{Kind: Named, Version: read.Version}}
 	u.observe(&f, &read, keys{})
 	if state, exp := u.answer(web, true); state != registry.Exports || exp != before {
 		t.Errorf("the export is %v, want the previous version", state)
@@ -176,28 +175,27 @@ func TestUnitRetries(t *testing.T) {
 	read := Unit{Name: "web"}
 	var pauses []time.Duration
 	for range 10 {
-		u.observe(&facts{now: began, poll: testPoll, author: key1}, &read, keys{})
+		u.observe(&facts{now: began, poll: testPoll, author: author1}, &read, keys{})
 		pauses = append(pauses, u.at.Sub(began))
 	}
 	if pauses[0] != testPoll || pauses[eagerReads-1] != testPoll || pauses[9] != maxRetry {
 		t.Errorf("pauses %v, want %v at first and %v at the end", pauses, testPoll, maxRetry)
 	}
 	for i, isDue := range []bool{true, false} {
-		u.decide(&facts{author: key1, answer: Answer{Kind: Named, Version: Version{Digest: "31"}}, isUsed: true}, keys{})
+		u.decide(&facts{author: author1, answer: Answer{Kind: Named, Version: Version{Digest: "31"}}, isUsed: true}, keys{})
 		if u.isDue(began) != isDue {
 			t.Errorf("a record that names the version for the time %d: the unit is due: %v", i+1, !isDue)
 		}
-		u.observe(&facts{now: began, poll: testPoll, author: key1}, &read, keys{})
+		u.observe(&facts{now: began, poll: testPoll, author: author1}, &read, keys{})
 	}
 }
 
 // TestSet: records that name all units as a set decide nothing while the store shows others.
 func TestSet(t *testing.T) {
-	pins := map[string]Pin{"cls": {Key: key1, Last: at(10)}}
 	api := mcs.Key{Namespace: "demo", Name: "api"}
 	unitAt := func(name mcs.Key, generation int64) Unit {
 		return Unit{
-			Name: UnitName(name.Name), Key: key1, Version: Version{Generation: generation},
+			Name: UnitName(name.Name), Author: author1, Version: Version{Generation: generation},
 			Content: Content{Exports: map[mcs.Key]*mcs.Export{name: {Key: name, Created: time.Unix(generation, 0)}}},
 		}
 	}
@@ -232,7 +230,7 @@ func TestSet(t *testing.T) {
 		{"all is deleted", append(first, again, all()), [2]string{"15", "20"}},
 		{"all is withdrawn", append(first, again, setOf(30, nil), all()), [2]string{"none", "none"}},
 	} {
-		s := New(testConfig(), pins)
+		s := started(pinOf(10))
 		for _, e := range tt.events {
 			s.Step(e, began)
 		}
@@ -254,7 +252,7 @@ func TestSet(t *testing.T) {
 
 // TestGap: all units are read once if the store does not show those that the record names.
 func TestGap(t *testing.T) {
-	s := New(testConfig(), map[string]Pin{"cls": {Key: key1, Last: at(10)}})
+	s := started(pinOf(10))
 	record := RecordRead{Record{Cluster: "cls", Key: key1, At: at(20), Manifest: AsSet{Digest: SetDigest{}.With("web", 20)}}}
 	if a := s.Step(record, began); len(a.ReadUnits) != 0 {
 		t.Errorf("reads %v at once", a.ReadUnits)
@@ -273,15 +271,14 @@ func TestGap(t *testing.T) {
 
 // TestRules has the rules that are functions of their own.
 func TestRules(t *testing.T) {
-	pinned, left := Pin{Key: key1, Last: at(20)}, Pin{Key: key1, Last: at(20), Membership: HasLeft}
-	if later(at(19), pinned) || !later(at(20), pinned) || !later(at(21), pinned) {
-		t.Error("later: a record counts from the time of the last one on")
-	}
-	if later(at(20), left) || !later(at(21), left) {
-		t.Error("later: a farewell is no return")
-	}
-	if !isSaved(pinned, Pin{Key: key1}) || isSaved(pinned, Pin{}) || isSaved(pinned, left) || isSaved(left, pinned) {
-		t.Error("saved: the key and the membership are what exports depend on")
+	for _, tt := range []struct {
+		at       int64
+		hasEnded bool
+		want     bool
+	}{{19, false, false}, {20, false, true}, {21, false, true}, {20, true, false}, {21, true, true}} {
+		if got := later(at(tt.at), at(20), tt.hasEnded); got != tt.want {
+			t.Errorf("later: %+v is %t", tt, got)
+		}
 	}
 	for answer, want := range map[registry.ClusterState]registry.ClusterState{registry.None: registry.Unknown, registry.Exports: registry.Exports, registry.Unknown: registry.Unknown, registry.Ignored: registry.Ignored, registry.Unseen: registry.Unseen} {
 		if got := addFirst(answer); got != want {
@@ -290,57 +287,14 @@ func TestRules(t *testing.T) {
 	}
 	read := testUnit(key1, 30)
 	for _, tt := range []struct {
-		author, readKey trust.Key
+		author, readKey Author
 		settled, readAt int64
 		want            bool
 	}{
-		{key1, key1, 20, 25, true}, {key1, key1, 30, 25, false}, {key1, key1, 20, 30, false}, {key1, key2, 20, 40, true}, {key2, key2, 20, 25, false},
+		{author1, author1, 20, 25, true}, {author1, author1, 30, 25, false}, {author1, author1, 20, 30, false}, {author1, author2, 20, 40, true}, {author2, author2, 20, 25, false},
 	} {
-		if got := early(read, tt.author, tt.settled, Version{Generation: tt.readAt}, tt.readKey); got != tt.want {
+		if got := early(&read, tt.author, tt.settled, Version{Generation: tt.readAt}, tt.readKey); got != tt.want {
 			t.Errorf("early: %+v is %t", tt, got)
-		}
-	}
-}
-
-// TestAccepted has a case for each way in which a key is that of a cluster, or is not.
-func TestAccepted(t *testing.T) {
-	pin := Pin{Key: key1, Last: at(20)}
-	ended, unsealed := pin, pin
-	ended.Membership, unsealed.Unsealed = IsForgotten, true
-	for _, tt := range []struct {
-		name string
-		pin  Pin
-		key  presented
-		want verdict
-	}{
-		{"pinned", pin, presented{key: key1}, isAccepted},
-		{"signed by the pinned one", pin, presented{key: key2, succeeds: true}, isAccepted},
-		{"another one", pin, presented{key: key3, hasRoom: true}, isRefused},
-		{"another one in the own place", pin, presented{key: key3, place: Own, hasRoom: true}, isRefused},
-		{"sealed, the pinned one is alive", pin, presented{key: key3, place: Own, seal: Sealed}, isRefused},
-		{"sealed, the pinned one is silent", pin, presented{key: key3, place: Own, seal: Sealed, isStale: true}, isAccepted},
-		{"sealed, in the shared place", pin, presented{key: key3, seal: Sealed, isStale: true}, isRefused},
-		{"sealed later", unsealed, presented{key: key3, place: Own, seal: Sealed, isStale: true}, isRefused},
-		{"sealed, the pinned one was never read", Pin{Key: key1}, presented{key: key3, place: Own, seal: Sealed, isStale: true}, isRefused},
-		{"none is pinned", Pin{}, presented{key: key3, hasRoom: true}, isUnproven},
-		{"none is pinned, in the own place", Pin{}, presented{key: key3, place: Own, hasRoom: true}, isAccepted},
-		{"none is pinned, no room", Pin{}, presented{key: key3, place: Own}, hasNoRoom},
-		{"after the end", ended, presented{key: key3, hasRoom: true}, isUnproven},
-		{"after the end, in the own place", ended, presented{key: key3, place: Own, hasRoom: true}, isAccepted},
-		{"after the end, the same one", ended, presented{key: key1}, isAccepted},
-	} {
-		if got := accepted(tt.pin, tt.key); got != tt.want {
-			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
-		}
-	}
-	cfg := Config{Listed: map[string]trust.Key{"cls": key1}, ListedOnly: true}
-	for _, tt := range []struct {
-		cluster string
-		key     trust.Key
-		want    verdict
-	}{{"cls", key1, isAccepted}, {"cls", key2, isRefused}, {"other", key1, isRefused}} {
-		if got, ok := cfg.listed(tt.cluster, tt.key); !ok || got != tt.want {
-			t.Errorf("listed: key %v of %s is %v, %t", tt.key[0], tt.cluster, got, ok)
 		}
 	}
 }

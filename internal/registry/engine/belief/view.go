@@ -19,22 +19,24 @@ func (s *State) View(key mcs.Key, imported ...string) (view registry.View) {
 			view.Set(id, in)
 		}
 	}
-	view.SetUnseen(imported, func(id string) bool { return s.clusters[id] != nil || id == s.cfg.Own })
+	view.SetUnseen(imported, func(id string) bool { return id == s.cfg.Own || s.isKnown(id) })
 	return view
 }
 
-// viewIn returns the view of a key in a cluster, which is nil if nothing is known of it.
+// isKnown reports whether it is known what a cluster exports, also if that is nothing because it
+// has ended, which counts once the next process will know of it. After it has moved to another registry, its records in this one are out of date.
+func (s *State) isKnown(id string) bool {
+	known := s.known(id)
+	if c := s.clusters[id]; c == nil || c.signed == nil {
+		return known.HasEnded && known.IsSaved
+	}
+	return known.IsLatest
+}
+
+// viewIn returns the view of a key in a cluster. None is also that of a cluster of which nothing is
+// known.
 func (s *State) viewIn(c *cluster, key mcs.Key, isImported bool) registry.ClusterView {
-	unseen := registry.ClusterView{State: registry.None}
-	if isImported {
-		unseen.State = registry.Unseen
-	}
-	if c == nil {
-		return unseen
-	}
 	switch c.viewed() {
-	case NotRead:
-		return unseen
 	case Saving:
 		return registry.ClusterView{State: registry.Unknown}
 	case First:
@@ -46,7 +48,7 @@ func (s *State) viewIn(c *cluster, key mcs.Key, isImported bool) registry.Cluste
 	case Current:
 		state, exp := c.signed.answer(key, s.cfg.UnitOf(key))
 		return registry.ClusterView{State: state, Export: exp}
-	case Left:
+	case NotRead, Left:
 	}
 	return registry.ClusterView{State: registry.None}
 }

@@ -59,8 +59,13 @@ func (s *state) append(out []byte, i int, e *encoder) []byte {
 	for _, c := range []*content{&m.content, &m.backup} {
 		out = e.record(e.record(out, &c.shared), &c.own)
 	}
-	pin := m.disk
-	out = append(out, e.Key(pin.Key), e.Time(pin.Last.Generation), e.Time(pin.Last.Heartbeat), byte(pin.Membership), bits(pin.Unsealed))
+	inMemory, _ := s.keyring.Pin(clusterID(i))
+	known := s.known(i)
+	for _, pin := range []*trust.Pin{&m.disk, &inMemory} {
+		last := pin.Last[registryName]
+		out = append(out, e.Key(pin.Key), e.Time(last.Generation), e.Time(last.Heartbeat), bits(pin.Left, pin.Forgotten, len(pin.Unsealed) > 0))
+	}
+	out = append(out, bits(known.IsSaved, known.IsSilent, s.keyring.IsComplete()))
 	var names [maxUnits]belief.UnitName
 	var exported [maxUnits][]mcs.Key
 	for n, u := range e.order[:s.world.Units] {

@@ -143,12 +143,10 @@ func (s *state) showAll(i int) bool {
 
 // saveAll saves all pins with their times.
 func (s *state) saveAll() bool {
-	pins := s.reader.Pins()
 	for i := range s.world.Clusters {
-		if pin, ok := pins[clusterID(i)]; ok {
-			s.members[i].disk, s.members[i].onDisk = pin, true
-			s.step(belief.PinSaved{Cluster: clusterID(i), Pin: pin})
+		if pin, ok := s.keyring.Pin(clusterID(i)); ok {
+			s.writePin(&s.members[i], i, pin)
 		}
 	}
-	return true
+	return s.step(belief.Tick{})
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine/belief"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 // Kind is the kind of a move.
@@ -136,7 +137,7 @@ var allKinds = [kinds]kind{
 		return s.world.AsSet && s.showAll(int(move.Cluster))
 	}},
 	Save: {theReader, "saves the pin of", func(s *state, m *member, move Move) bool {
-		return s.savePin(m, clusterID(int(move.Cluster)))
+		return s.savePin(m, int(move.Cluster))
 	}},
 	SaveTimes: {theReader, "saves all times", func(s *state, _ *member, _ Move) bool {
 		return s.saveAll()
@@ -145,10 +146,10 @@ var allKinds = [kinds]kind{
 		for i := range s.members {
 			s.members[i].wasKilled = true
 		}
-		return s.restart()
+		return s.restart(false)
 	}},
 	Restart: {theReader, "restarts", func(s *state, _ *member, _ Move) bool {
-		return s.saveAll() && s.restart()
+		return s.saveAll() && s.restart(true)
 	}},
 	Silence: {theReader, "reads for long no heartbeat of", func(s *state, _ *member, _ Move) bool {
 		for i := range s.members {
@@ -165,7 +166,7 @@ var allKinds = [kinds]kind{
 	}},
 	Trusts: {anAdmin, "trusts the key of", func(s *state, m *member, move Move) bool {
 		i := int(move.Cluster)
-		return s.step(belief.Trust{Cluster: clusterID(i), Key: public(i, m.key)})
+		return s.keyring.Trust(clusterID(i), public(i, m.key)) == nil
 	}},
 	Backup: {aThirdParty, "copies", func(_ *state, m *member, _ Move) bool {
 		m.backup, m.isBacked = m.content, true
@@ -344,13 +345,20 @@ func (m *member) forge(isFarewell bool) bool {
 	return true
 }
 
-// savePin saves the pin of a cluster that exports wait for.
-func (s *state) savePin(m *member, id string) bool {
-	for _, pin := range s.due().SavePins {
-		if pin.Cluster == id {
-			m.disk, m.onDisk = pin.Pin, true
-			return s.step(pin)
-		}
+// savePin saves the pin of a cluster, and reports whether more of it than the times differs from
+// what is on disk.
+func (s *state) savePin(m *member, i int) bool {
+	pin, ok := s.keyring.Pin(clusterID(i))
+	isSame := pin.Key == m.disk.Key && pin.Left == m.disk.Left && pin.Forgotten == m.disk.Forgotten && len(pin.Unsealed) == len(m.disk.Unsealed)
+	if !ok || isSame {
+		return false
 	}
-	return false
+	s.writePin(m, i, pin)
+	return s.step(belief.Tick{})
+}
+
+// writePin writes the pin of a cluster to disk.
+func (s *state) writePin(m *member, i int, pin trust.Pin) {
+	m.disk, m.onDisk = pin, true
+	s.keyring.MarkSaved(clusterID(i), pin)
 }

@@ -82,7 +82,7 @@ func (s *state) checkKey(before *state, move Move, i, u, k int) string {
 			return "a process that has read one record has ended the import (promise 1)"
 		}
 		imp.generation = 0
-		imp.at = int16(s.reader.Pins()[clusterID(i)].Last.Heartbeat) //nolint:gosec // clocks of a world are small
+		imp.at = int16(s.known(i).Last.Heartbeat) //nolint:gosec // clocks of a world are small
 	case registry.Unknown, registry.Unseen, registry.Ignored: // the import stays
 	}
 	return ""
@@ -167,9 +167,11 @@ func (s *state) converge() string {
 		m.isDown = false
 		// Without a seal, or a record of the pinned key, only an administrator can say that a
 		// cluster that was built anew is the same one.
-		isUnprovable := !s.world.Sealed || s.reader.Pins()[clusterID(i)].Last == trust.Time{}
+		isUnprovable := !s.world.Sealed || s.known(i).Last == trust.Time{}
 		if isUnprovable && !m.succeeds && m.key == nextKey {
-			s.step(belief.Trust{Cluster: clusterID(i), Key: public(i, nextKey)})
+			if err := s.keyring.Trust(clusterID(i), public(i, nextKey)); err != nil {
+				return err.Error()
+			}
 		}
 	}
 	differs := ""
@@ -217,11 +219,7 @@ func (s *state) obey(i int, actions belief.Actions) {
 	if slices.Contains(actions.ReadProofs, id) {
 		s.showProof(i)
 	}
-	for _, pin := range actions.SavePins {
-		if pin.Cluster == id {
-			s.step(pin)
-		}
-	}
+	s.savePin(&s.members[i], i)
 	if s.world.AsSet {
 		s.showAll(i)
 		return

@@ -114,7 +114,7 @@ type member struct {
 	isBacked bool
 	evidence
 	imports [maxUnits][maxKeys]imported
-	disk    belief.Pin
+	disk    trust.Pin
 	onDisk  bool
 	// first is the time of the first record that the process of the reader was shown, and hasMore
 	// is set once it was shown another one, or no other one for long.
@@ -131,6 +131,7 @@ type state struct {
 	now     time.Time
 	members [maxClusters]member
 	reader  *belief.State
+	keyring *trust.Keyring
 	isUsed  bool
 	// results of the last move
 	notified map[mcs.Key]bool
@@ -144,7 +145,7 @@ func (w *World) start() *state {
 	for i := range w.Clusters {
 		s.members[i].key = ownKey
 	}
-	s.restart()
+	s.restart(false)
 	if w.IsImported {
 		s.importAll()
 	}
@@ -173,28 +174,38 @@ func (s *state) clone() *state {
 		m.versions = append(make([]version, 0, len(m.versions)+1), m.versions...)
 		m.records = append(make([]record, 0, len(m.records)+1), m.records...)
 	}
-	out.reader = s.reader.Clone()
+	out.keyring = s.keyring.Clone(out.clock)
+	out.reader = s.reader.Clone(out.keyring)
 	out.notified, out.decided, out.reported = map[mcs.Key]bool{}, map[string]bool{}, 0
 	return &out
 }
 
-// restart starts a process of the reader with the pins on disk.
-func (s *state) restart() bool {
-	pins := map[string]belief.Pin{}
+// clock is that of the keyring.
+func (s *state) clock() time.Time { return s.now }
+
+// disk is a store of pins to which the moves of a world write.
+type disk struct{ trust.Store }
+
+// restart starts a process of the reader with the pins on disk. They are complete if the previous
+// one has ended, and was not killed.
+func (s *state) restart(isComplete bool) bool {
+	pins := map[string]trust.Pin{}
 	for i := range s.world.Clusters {
 		s.members[i].first = 0
 		if s.reader != nil {
 			s.forgetUnits(i)
 		}
 		// its imports have ended
-		s.members[i].hasMore = s.members[i].disk.Membership != belief.Member
+		s.members[i].hasMore = isComplete || s.members[i].disk.Left || s.members[i].disk.Forgotten
 		if m := &s.members[i]; m.onDisk {
 			pins[clusterID(i)] = m.disk
 		}
 	}
+	s.keyring = trust.New(trust.Config{StaleAfter: staleAfter, Store: disk{}, Now: s.clock, Succeeds: succeeds}, pins)
+	s.keyring.SetComplete(isComplete)
 	s.reader = belief.New(belief.Config{
-		Own: "reader", UnitOf: unitOf, Poll: poll, StaleAfter: staleAfter, Succeeds: succeeds,
-	}, pins)
+		Own: "reader", UnitOf: unitOf, Poll: poll, StaleAfter: staleAfter, Keyring: s.keyring, Registry: registryName,
+	})
 	if s.world.Skips {
 		s.use()
 	}
@@ -238,8 +249,13 @@ func (s *state) step(e belief.Event) bool {
 	return true
 }
 
-// due returns the reads and saves that the reader wants now, or after the pauses.
+// known returns what the reader knows of a cluster across restarts.
+func (s *state) known(i int) trust.Known { return s.keyring.Of(registryName, clusterID(i)) }
+
+// due returns the reads that the reader wants now, or after the pauses.
 func (s *state) due() belief.Actions { return s.reader.Due(s.now.Add(time.Hour)) }
+
+const registryName = "store"
 
 var namespaces = [maxKeys]string{"a", "b"}
 
@@ -349,7 +365,7 @@ func digest(generation int16) string { return fmt.Sprint(generation) }
 
 // readUnit returns a unit as the reader gets it.
 func (s *state) readUnit(i, u int, p page) belief.Unit {
-	out := belief.Unit{Name: unitName(u), Key: public(i, p.key)}
+	out := belief.Unit{Name: unitName(u), Author: belief.Author{Key: public(i, p.key)}}
 	if p.key == noKey {
 		return out
 	}
