@@ -19,6 +19,12 @@ func (s *State) Clone(keyring *trust.Keyring) *State {
 		copied.signed = c.signed.clone()
 		out.clusters[id] = &copied
 	}
+	out.index = make(index, len(s.index))
+	for name, clusters := range s.index {
+		for _, c := range clusters {
+			out.index.add(name, out.clusters[c.id])
+		}
+	}
 	return &out
 }
 

@@ -50,8 +50,9 @@ type saving struct {
 	record *Record
 	// ends is set if the cluster has left or was forgotten.
 	ends bool
-	// isCertain is set if no process of this cluster has read a later record than this first one.
-	isCertain bool
+	// wasRead is set if a process of this cluster has read a record of this key, and isCertain if
+	// none has read a later one than this first one.
+	wasRead, isCertain bool
 }
 
 // proof has the reads of the own place of a cluster.
@@ -159,8 +160,9 @@ func (s *State) believe(st *step, c *cluster, r *Record, known trust.Known) {
 		return
 	}
 	s.countHeartbeat(c, r)
-	isRead := known.Last != trust.Time{} && !known.HasEnded
-	s.save(st, c, saving{record: r, ends: ends, isCertain: isRead && s.cfg.Keyring.IsComplete()})
+	wasRead := known.Last != trust.Time{}
+	isCertain := wasRead && !known.HasEnded && s.cfg.Keyring.IsComplete()
+	s.save(st, c, saving{record: r, ends: ends, wasRead: wasRead, isCertain: isCertain})
 }
 
 // isSame reports whether a record is the one that counts, or will once the pin is saved.
@@ -203,42 +205,52 @@ func (s *State) save(st *step, c *cluster, next saving) {
 
 // count ends Saving.
 func (s *State) count(st *step, c *cluster) {
-	if c.saving.ends && c.saving.record != nil && !s.known(c.id).HasEnded {
-		// an administrator has trusted the key meanwhile: the farewell is later
-		if s.cfg.Keyring.ObserveEnd(s.cfg.Registry, c.id); !s.known(c.id).IsSaved {
-			return
-		}
+	if !s.isEndKnown(c) {
+		return
 	}
-	r, before, ends, isCertain := c.saving.record, c.saving.before, c.saving.ends, c.saving.isCertain
+	next := c.saving
 	c.saving = saving{}
 	switch {
-	case r != nil && r.Key != s.known(c.id).Key: // an administrator has trusted another one
-		c.state = before
+	case next.record != nil && next.record.Key != s.known(c.id).Key: // an administrator has trusted another one
+		c.state = next.before
 		st.decided(c)
 		return
-	case ends:
+	case next.ends:
 		s.leave(st, c)
 		return
 	}
-	switch before {
+	s.advance(st, c, &next)
+	s.take(st, c, &next)
+	if next.before != c.state {
+		c.signed.addAll(st.changed)
+		st.decided(c)
+	}
+}
+
+// isEndKnown reports whether the next process will know of the farewell that counts now. If an
+// administrator has trusted the key since it was read, the farewell is later, and is saved again.
+func (s *State) isEndKnown(c *cluster) bool {
+	if c.saving.ends && c.saving.record != nil && !s.known(c.id).HasEnded {
+		s.cfg.Keyring.ObserveEnd(s.cfg.Registry, c.id)
+		return s.known(c.id).IsSaved
+	}
+	return true
+}
+
+// advance sets the state in which a record counts.
+func (s *State) advance(st *step, c *cluster, next *saving) {
+	switch c.state = next.before; next.before {
 	case NotRead, Left, Saving:
 		c.state, c.heardAt = First, st.now
-		if isCertain {
+		if next.isCertain {
 			c.state = Current
 		}
 		s.liveness.Remove(c.id) // the time without a record that counts says nothing about this one
 	case First:
-		c.state = First
-		if r.Key != c.signed.record.Key || r.At.After(c.signed.record.At) {
-			c.state = Current
+		if r := next.record; r.Key != c.signed.record.Key || r.At.After(c.signed.record.At) {
+			c.state, c.signed.isComplete = Current, false // the first one may have been an old one
 		}
 	case Current:
-		c.state = Current
-	}
-	s.take(st, c, r)
-	if before != c.state {
-		c.signed.addAll(st.changed)
-		st.decided(c)
 	}
 }
 
@@ -247,6 +259,9 @@ func (s *State) leave(st *step, c *cluster) {
 	c.state, c.waiting, c.problem = Left, nil, Problem{}
 	if c.signed != nil {
 		c.signed.addAll(st.changed)
+		for name := range c.signed.units {
+			s.index.remove(name, c)
+		}
 	}
 	c.signed = nil
 	s.liveness.Remove(c.id)

@@ -1,7 +1,7 @@
 // Package belief decides what the records of the other clusters mean: which of their exports are
 // imported, unknown or ended. It has tables (a) and (b) of docs/proposals/031-engine.md and the
-// rules that they use. Package memory uses it. Packages cloudmap/state and etcd decide themselves
-// until they are moved onto it, one after the other.
+// rules that they use. Packages memory and etcd use it. Package cloudmap/state decides itself until
+// it is moved onto it.
 //
 // State.Step is deterministic: it does no I/O, has no clock and no goroutine, and the same events
 // give the same actions. Package engine/model explores it.
@@ -9,12 +9,13 @@
 // # Files
 //
 //	event.go      the events and actions, and the records and units that they have
-//	rules.go      the rules: later, accepted, add first, saved, early
+//	rules.go      the rules: later, accepted, add first, early
 //	cluster.go    table (a): another cluster
 //	unit.go       table (b): a unit of a cluster
 //	signed.go     the record of a cluster with its units
 //	manifest.go   the two ways in which a record names units
 //	view.go       the result: a key as each cluster has it
+//	index.go      finds the clusters that have a unit
 //
 // # How a store uses it
 //
@@ -31,10 +32,10 @@
 //     user for each cluster. The changes that a watch shows at one revision are the events
 //     RecordRead and UnitsRead, and then a Tick. AsSet has the digest of the exports.
 //   - memory: each record is of Own, and there is one key for all. Each export is a unit, and
-//     ByUnit has its version, which a counter makes. The pins are a part of the hub.
+//     ByUnit has its version, which a counter makes.
 //
-// The pins are the caller's to save: it answers each of SavePins with PinSaved, at once if there is
-// no store, and saves State.Pins at intervals. A Keyring that several registries share sends what
-// another one has pinned as Trust. Notify and Decided go to engine.PendingLookups, and a View to
-// registry.View: each ClusterView has the state and the liveness of one cluster.
+// The keyring, which all registries of a controller share, decides about keys, and saves what the
+// next process has to know. What waits for that counts with the Tick after it. Notify and Decided
+// go to engine.PendingLookups, and a View to registry.View: each ClusterView has the state and the
+// liveness of one cluster.
 package belief

@@ -208,9 +208,9 @@ type ProblemKind int
 const (
 	// NoProblem means that the record counts.
 	NoProblem ProblemKind = iota
-	// Missing means that the store shows no record, and Earlier that it shows an earlier one than
-	// was read before.
+	// Missing means that the store shows no record.
 	Missing
+	// Earlier means that the store shows an earlier record than was read before.
 	Earlier
 	// Unreadable means that the record cannot be parsed, or is not signed.
 	Unreadable

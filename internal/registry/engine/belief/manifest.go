@@ -14,13 +14,25 @@ import (
 type Manifest interface {
 	// Names answers for a unit, if the store shows these units.
 	Names(unit UnitName, shown *ShownUnits) Answer
-	// Decides reports whether the answer is not Undecided for all units at once.
-	Decides(shown *ShownUnits) bool
+	// Compare compares the units that the store shows with those that are named.
+	Compare(shown *ShownUnits) Comparison
 	// Units returns the units that are named, if the record lists them.
 	Units() []UnitName
 	// MayHave reports whether a unit may have exports of a namespace.
 	MayHave(unit UnitName, namespace string) bool
 }
+
+// Comparison is the result of Manifest.Compare.
+type Comparison int
+
+const (
+	// Differs means that the store does not show what is named: no unit is decided.
+	Differs Comparison = iota
+	// Unknown means that the record does not say what it names: no unit is decided.
+	Unknown
+	// Matches means that the record decides each unit, but those that it leaves Undecided.
+	Matches
+)
 
 // AnswerKind is the kind of an Answer.
 type AnswerKind int
@@ -62,8 +74,8 @@ func (m ByUnit) Names(unit UnitName, _ *ShownUnits) Answer {
 	return Answer{Kind: Named, Version: Version{Digest: digest}}
 }
 
-// Decides implements Manifest.
-func (ByUnit) Decides(*ShownUnits) bool { return true }
+// Compare implements Manifest.
+func (ByUnit) Compare(*ShownUnits) Comparison { return Matches }
 
 // Units implements Manifest.
 func (m ByUnit) Units() []UnitName { return slices.Sorted(maps.Keys(m.Digests)) }
@@ -75,13 +87,17 @@ func (m ByUnit) MayHave(unit UnitName, namespace string) bool {
 
 // AsSet is the Manifest of records that have one digest of all units and their generations (etcd).
 // It decides nothing while the store shows other units.
-type AsSet struct{ Digest SetDigest }
+type AsSet struct {
+	Digest SetDigest
+	// IsUnknown is set while a new process does not know its exports. Then there is no Digest.
+	IsUnknown bool
+}
 
 // Names implements Manifest.
 func (m AsSet) Names(unit UnitName, shown *ShownUnits) Answer {
 	generation, isShown := shown.generations[unit]
 	switch {
-	case !m.Decides(shown):
+	case m.Compare(shown) != Matches:
 		return Answer{Kind: Undecided}
 	case !isShown:
 		return Answer{Kind: None}
@@ -89,8 +105,16 @@ func (m AsSet) Names(unit UnitName, shown *ShownUnits) Answer {
 	return Answer{Kind: Named, Version: Version{Generation: generation}}
 }
 
-// Decides implements Manifest.
-func (m AsSet) Decides(shown *ShownUnits) bool { return shown.digest == m.Digest }
+// Compare implements Manifest.
+func (m AsSet) Compare(shown *ShownUnits) Comparison {
+	switch {
+	case m.IsUnknown:
+		return Unknown
+	case shown.digest == m.Digest:
+		return Matches
+	}
+	return Differs
+}
 
 // Units implements Manifest.
 func (AsSet) Units() []UnitName { return nil }

@@ -43,9 +43,9 @@ func early(u *Unit, author Author, settled int64, read Version, readAuthor Autho
 	return readAuthor != author || u.Version.Generation > read.Generation
 }
 
-// addFirst returns the answer for a key in the first state: the first record of a cluster that a
-// process reads may be older than one that a previous process has read. It adds exports and ends
-// none.
+// addFirst returns the answer for a key that is imported in the first state: the first record of a
+// cluster that a process reads may be older than one that a previous process has read. It adds
+// exports and ends none.
 func addFirst(answer registry.ClusterState) registry.ClusterState {
 	if answer == registry.None {
 		return registry.Unknown

@@ -15,7 +15,8 @@ type signed struct {
 	units  map[UnitName]*unit
 	shown  ShownUnits
 	// settled is the generation up to which the record decides: that of the latest one that has
-	// decided all units, and that of the first one while none has.
+	// decided all units, and that of the first one while none has, or 0 if no process of this
+	// cluster has read one before.
 	settled int64
 	// isComplete is set once a record has decided all units: those that are not known are absent.
 	isComplete bool
@@ -25,42 +26,55 @@ type signed struct {
 	listed int64
 }
 
-// take makes r the record of the cluster.
-func (s *State) take(st *step, c *cluster, r *Record) {
-	before := c.signed
-	isNew := before == nil || before.record.Author() != r.Author()
-	if before == nil {
+// take makes the record that was saved that of the cluster.
+func (s *State) take(st *step, c *cluster, saved *saving) {
+	before, r := c.signed, saved.record
+	switch {
+	case before == nil:
 		c.signed = &signed{units: map[UnitName]*unit{}}
-	} else if !maps.Equal(before.record.Properties, r.Properties) {
+	case !maps.Equal(before.record.Properties, r.Properties):
 		before.addAll(st.changed)
 	}
-	if before != nil && isNew {
-		c.signed.gap = st.now // the units are read with the new key
+	if before == nil || before.record.Author() != r.Author() {
+		c.signed.begin(st.now, saved, before != nil)
 	}
 	c.signed.record = *r
-	if isNew {
-		c.signed.shown = ShownUnits{generations: map[UnitName]int64{}}
-		c.signed.settled, c.signed.listed = r.At.Generation, 0
-	}
 	if r.Farewell {
 		return
 	}
 	for _, name := range r.Manifest.Units() {
-		c.signed.unit(name)
+		s.unit(c, name)
 	}
 	s.decideAll(st, c)
 }
 
+// begin lets b begin anew with the first record of an author. isNewKey is set if the cluster had
+// another one.
+func (b *signed) begin(now time.Time, first *saving, isNewKey bool) {
+	b.shown = ShownUnits{generations: map[UnitName]int64{}}
+	b.settled, b.listed, b.gap = 0, 0, time.Time{}
+	if first.wasRead || isNewKey {
+		b.settled = first.record.At.Generation // earlier units may have ended before
+	}
+	switch {
+	case isNewKey:
+		b.gap = now.Add(gapTime) // a cluster that rotates its key signs all units again
+	case first.before == Left:
+		b.gap = now // units that were read before the return was saved are not kept
+	}
+}
+
 // unit returns a unit, a new one if it is not known: unread, if no record has said yet that it does
 // not exist.
-func (b *signed) unit(name UnitName) *unit {
-	u := b.units[name]
+func (s *State) unit(c *cluster, name UnitName) *unit {
+	u := c.signed.units[name]
 	if u == nil {
 		u = &unit{state: Unread}
-		if b.isComplete {
+		if c.signed.isComplete {
 			u.state = Absent
 		}
-		b.units[name] = u
+		c.signed.units[name] = u
+		s.index.add(name, c)
 	}
 	return u
 }
@@ -68,14 +82,19 @@ func (b *signed) unit(name UnitName) *unit {
 // decideAll applies the manifest to all units.
 func (s *State) decideAll(st *step, c *cluster) {
 	b := c.signed
-	switch {
-	case b.record.Manifest.Decides(&b.shown):
+	switch b.record.Manifest.Compare(&b.shown) {
+	case Matches:
 		if !b.isComplete {
 			st.decided(c)
 		}
 		b.settled, b.isComplete, b.gap, b.listed = b.record.At.Generation, true, time.Time{}, 0
-	case b.gap.IsZero() && b.listed != b.record.At.Generation:
-		b.gap = st.now.Add(gapTime)
+	case Differs:
+		if b.gap.IsZero() && b.listed != b.record.At.Generation {
+			b.gap = st.now.Add(gapTime)
+		}
+		return
+	case Unknown:
+		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(b.units)) {
 		u := b.units[name]
@@ -87,6 +106,7 @@ func (s *State) decideAll(st *step, c *cluster) {
 		}
 		if u.state == Absent {
 			delete(b.units, name)
+			s.index.remove(name, c)
 		}
 	}
 }
@@ -127,7 +147,8 @@ func (s *State) observeUnits(st *step, c *cluster, e *UnitsRead) {
 			if read.Version == (Version{}) {
 				continue
 			}
-			u = b.unit(read.Name)
+			u = s.unit(c, read.Name)
+			st.decided(c)
 		}
 		f := s.facts(st, c, read.Name)
 		before := u.state
@@ -177,14 +198,14 @@ func (b *signed) show(e *UnitsRead) {
 }
 
 // answer returns the state of a key in a unit, with its export.
-func (b *signed) answer(key mcs.Key, name UnitName) (registry.ClusterState, *mcs.Export) {
+func (b *signed) answer(key mcs.Key, name UnitName, isImported bool) (registry.ClusterState, *mcs.Export) {
 	if b.record.Farewell {
 		return registry.None, nil
 	}
 	if u := b.units[name]; u != nil {
 		return u.answer(key, b.record.Manifest.MayHave(name, key.Namespace))
 	}
-	if b.isComplete {
+	if b.isComplete || !isImported {
 		return registry.None, nil
 	}
 	return registry.Unknown, nil

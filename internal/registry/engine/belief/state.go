@@ -16,6 +16,8 @@ type State struct {
 	cfg      Config
 	clusters map[string]*cluster
 	liveness *registry.Liveness
+	// index finds the clusters that have a unit.
+	index index
 	// beats are the clusters that had a heartbeat since the last Tick.
 	beats map[string]bool
 	// used are the namespaces whose exports are imported, nil for all.
@@ -25,7 +27,7 @@ type State struct {
 // New returns the State of a process that starts.
 func New(cfg Config) *State {
 	return &State{
-		cfg: cfg, clusters: map[string]*cluster{}, beats: map[string]bool{},
+		cfg: cfg, clusters: map[string]*cluster{}, beats: map[string]bool{}, index: index{},
 		liveness: registry.NewLiveness(cfg.Own, cfg.StaleAfter),
 	}
 }
@@ -157,7 +159,7 @@ func (s *State) use(st *step, used []string) {
 	}
 }
 
-// tick passes the heartbeats since the last one to the liveness, and lets count what was saved.
+// tick passes the heartbeats since the last one to the liveness, and reviews the clusters.
 func (s *State) tick(st *step, e Tick) {
 	beats := map[string]bool{s.cfg.Own: e.Heartbeat}
 	for id, c := range s.clusters {
@@ -167,14 +169,15 @@ func (s *State) tick(st *step, e Tick) {
 	}
 	clear(s.beats)
 	for _, id := range s.liveness.ObserveHeartbeats(st.now, beats) {
-		c := s.clusters[id]
-		if c == nil {
-			continue
-		}
-		if c.signed != nil {
+		if c := s.clusters[id]; c != nil && c.signed != nil {
 			c.signed.addAll(st.changed)
 		}
 	}
+	s.review(st)
+}
+
+// review lets count what was saved, and the first records of clusters that are stale.
+func (s *State) review(st *step) {
 	for id, c := range s.clusters {
 		if c.state == Saving && s.known(id).IsSaved {
 			s.count(st, c)

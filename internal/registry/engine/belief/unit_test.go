@@ -250,22 +250,35 @@ func TestSet(t *testing.T) {
 	}
 }
 
-// TestGap: all units are read once if the store does not show those that the record names.
+// TestGap: all units are read once if the store does not show for a while those that a record
+// names, and at once when the return of a cluster is saved.
 func TestGap(t *testing.T) {
 	s := started(pinOf(10))
-	record := RecordRead{Record{Cluster: "cls", Key: key1, At: at(20), Manifest: AsSet{Digest: SetDigest{}.With("web", 20)}}}
-	if a := s.Step(record, began); len(a.ReadUnits) != 0 {
-		t.Errorf("reads %v at once", a.ReadUnits)
+	record := func(t int64) Event {
+		return RecordRead{Record{Cluster: "cls", Key: key1, At: at(t), Manifest: AsSet{Digest: SetDigest{}.With("web", t)}}}
 	}
+	readAll := UnitsRead{Cluster: "cls", All: true}
 	later := began.Add(gapTime)
-	if a := s.Step(Tick{}, later); len(a.ReadUnits) != 1 || a.ReadUnits[0].Units != nil {
-		t.Errorf("reads %v after %v, want all units", a.ReadUnits, gapTime)
+	for _, tt := range []struct {
+		name  string
+		event Event
+		now   time.Time
+		want  bool
+	}{
+		{"the first record", record(20), began, false},
+		{"after a while", Tick{}, later, true},
+		{"all units were read", readAll, later, false},
+		{"an hour later", Tick{}, later.Add(time.Hour), false},
+	} {
+		a := s.Step(tt.event, tt.now)
+		if isRead := len(a.ReadUnits) == 1 && a.ReadUnits[0].Units == nil; isRead != tt.want {
+			t.Errorf("%s: reads %v", tt.name, a.ReadUnits)
+		}
 	}
-	if a := s.Step(UnitsRead{Cluster: "cls", All: true}, later); len(a.ReadUnits) != 0 {
-		t.Errorf("reads %v again", a.ReadUnits)
-	}
-	if a := s.Step(Tick{}, later.Add(time.Hour)); len(a.ReadUnits) != 0 {
-		t.Errorf("reads %v again an hour later", a.ReadUnits)
+	s = started(left(10))
+	s.Step(record(20), began)
+	if a := apply(s, pinSaved{}, began); len(a.ReadUnits) != 1 {
+		t.Errorf("after the return: reads %v, want all", a.ReadUnits)
 	}
 }
 

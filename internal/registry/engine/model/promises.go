@@ -163,15 +163,8 @@ func (s *state) converge() string {
 		s.use()
 	}
 	for i := range s.world.Clusters {
-		m := &s.members[i]
-		m.isDown = false
-		// Without a seal, or a record of the pinned key, only an administrator can say that a
-		// cluster that was built anew is the same one.
-		isUnprovable := !s.world.Sealed || s.known(i).Last == trust.Time{}
-		if isUnprovable && !m.succeeds && m.key == nextKey {
-			if err := s.keyring.Trust(clusterID(i), public(i, nextKey)); err != nil {
-				return err.Error()
-			}
+		if err := s.recover(i); err != nil {
+			return err.Error()
 		}
 	}
 	differs := ""
@@ -192,6 +185,18 @@ func (s *state) converge() string {
 		return fmt.Sprintf("it is not quiet: %d keys and %d clusters are notified, %d problems reported", len(s.notified), len(s.decided), s.reported)
 	}
 	return s.differs()
+}
+
+// recover starts a cluster again. Without a seal, or a record of the pinned key, only an
+// administrator can say that a cluster that was built anew is the same one.
+func (s *state) recover(i int) error {
+	m := &s.members[i]
+	m.isDown = false
+	isUnprovable := !s.world.Sealed || s.known(i).Last == trust.Time{}
+	if isUnprovable && !m.succeeds && m.key == nextKey {
+		return s.keyring.Trust(clusterID(i), public(i, nextKey))
+	}
+	return nil
 }
 
 // round lets each cluster write its record, and the reader read all that it wants.
