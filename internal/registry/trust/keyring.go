@@ -286,7 +286,7 @@ func (k *Keyring) Clone(now func() time.Time) *Keyring {
 	out.cfg.Now = now
 	for id, pin := range k.pins {
 		copied := *pin
-		copied.Pin, copied.saved = pin.Pin.clone(), pin.saved.clone()
+		copied.Pin, copied.saved = pin.clone(), pin.saved.clone()
 		out.pins[id] = &copied
 	}
 	return out
@@ -681,15 +681,6 @@ func (k *Keyring) IsReturnSaved(clusterID string) bool {
 	defer k.mu.Unlock()
 	pin, ok := k.pins[clusterID]
 	return !ok || pin.Left || pin.Forgotten || !pin.saved.Left && !pin.saved.Forgotten
-}
-
-// IsLatest reports whether no other registry has shown a later heartbeat of the cluster. After a
-// cluster has moved to another registry, its records in the previous one are out of date.
-func (k *Keyring) IsLatest(registry, clusterID string) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	pin, ok := k.pins[clusterID]
-	return !ok || pin.Last[registry].Heartbeat >= pin.heartbeat()
 }
 
 const (
