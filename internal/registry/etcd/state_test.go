@@ -480,7 +480,7 @@ func TestStateReturnIsSavedFirst(t *testing.T) {
 			store := registrytest.Pins{"cls2": pin}
 			s.restartWith(store.Load(t))
 			s.show(s.member(0, map[int]int64{0: 1}), s.export(0, 1, 1))
-			s.want("not saved", 0)
+			s.want("not saved", -1)
 
 			ended, end := context.WithCancel(t.Context())
 			end()

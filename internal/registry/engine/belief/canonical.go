@@ -19,6 +19,10 @@ func (s *State) Clone(keyring *trust.Keyring) *State {
 		copied.signed = c.signed.clone()
 		out.clusters[id] = &copied
 	}
+	out.returning = make(map[string]*cluster, len(s.returning))
+	for id := range s.returning {
+		out.returning[id] = out.clusters[id]
+	}
 	out.index = make(index, len(s.index))
 	for name, clusters := range s.index {
 		for _, c := range clusters {
@@ -68,7 +72,7 @@ func (s *State) AppendCluster(out []byte, id string, e Encoder, units []UnitName
 	if b == nil {
 		return append(out, 0xfe)
 	}
-	out = append(e.AppendRecord(out, &b.record), e.Time(b.settled), flags(b.isComplete, b.gap.IsZero(), b.listed == b.record.At.Generation))
+	out = append(e.AppendRecord(out, &b.record), e.Time(b.settled), flags(b.isComplete, b.isUnread, b.gap.IsZero(), b.listed == b.record.At.Generation))
 	for i, name := range units {
 		out = append(out, e.Time(b.shown.generations[name]))
 		u := b.units[name]

@@ -79,6 +79,13 @@ func (c *cluster) viewed() ClusterState {
 	return c.state
 }
 
+// isReturning reports whether a cluster that had ended returns, and its units were not read since:
+// any key may be one of its exports. A cluster that is renamed returns under an ID that it had
+// before, and its imports must not end in between.
+func (c *cluster) isReturning() bool {
+	return c.viewed() == Saving || c.signed != nil && c.signed.isUnread
+}
+
 // hasRead reports whether this process has read a record that counts, or will: then a farewell is
 // not the first one.
 func (c *cluster) hasRead() bool {

@@ -20,6 +20,8 @@ type signed struct {
 	settled int64
 	// isComplete is set once a record has decided all units: those that are not known are absent.
 	isComplete bool
+	// isUnread is set from the return of the cluster until its units were read.
+	isUnread bool
 	// gap is the time from which all units have to be read, because the store does not show those
 	// that the record names; zero if it does, or all were read for the record of generation listed.
 	gap    time.Time
@@ -52,7 +54,7 @@ func (s *State) take(st *step, c *cluster, saved *saving) {
 // another one.
 func (b *signed) begin(now time.Time, first *saving, isNewKey bool) {
 	b.shown = ShownUnits{generations: map[UnitName]int64{}}
-	b.settled, b.listed, b.gap = 0, 0, time.Time{}
+	b.settled, b.listed, b.gap, b.isUnread = 0, 0, time.Time{}, false
 	if first.wasRead || isNewKey {
 		b.settled = first.record.At.Generation // earlier units may have ended before
 	}
@@ -60,7 +62,7 @@ func (b *signed) begin(now time.Time, first *saving, isNewKey bool) {
 	case isNewKey:
 		b.gap = now.Add(gapTime) // a cluster that rotates its key signs all units again
 	case first.before == Left:
-		b.gap = now // units that were read before the return was saved are not kept
+		b.gap, b.isUnread = now, true // what was read before the return was saved is not kept
 	}
 }
 
@@ -84,10 +86,10 @@ func (s *State) decideAll(st *step, c *cluster) {
 	b := c.signed
 	switch b.record.Manifest.Compare(&b.shown) {
 	case Matches:
-		if !b.isComplete {
+		if !b.isComplete || b.isUnread {
 			st.decided(c)
 		}
-		b.settled, b.isComplete, b.gap, b.listed = b.record.At.Generation, true, time.Time{}, 0
+		b.settled, b.isComplete, b.isUnread, b.gap, b.listed = b.record.At.Generation, true, false, time.Time{}, 0
 	case Differs:
 		if b.gap.IsZero() && b.listed != b.record.At.Generation {
 			b.gap = st.now.Add(gapTime)
@@ -138,6 +140,9 @@ func (s *State) observeUnits(st *step, c *cluster, e *UnitsRead) {
 	b := c.signed
 	if b == nil || b.record.Farewell || c.state == Saving && c.saving.ends {
 		return // after its end, units count with the next record
+	}
+	if b.isUnread && e.All {
+		st.decided(c)
 	}
 	b.show(e)
 	for i := range e.Units {
@@ -194,7 +199,7 @@ func (b *signed) show(e *UnitsRead) {
 			b.shown.set(name, 0)
 		}
 	}
-	b.gap, b.listed = time.Time{}, b.record.At.Generation
+	b.gap, b.listed, b.isUnread = time.Time{}, b.record.At.Generation, false
 }
 
 // answer returns the state of a key in a unit, with its export.
@@ -205,10 +210,10 @@ func (b *signed) answer(key mcs.Key, name UnitName, isImported bool) (registry.C
 	if u := b.units[name]; u != nil {
 		return u.answer(key, b.record.Manifest.MayHave(name, key.Namespace))
 	}
-	if b.isComplete || !isImported {
-		return registry.None, nil
+	if b.isUnread || isImported && !b.isComplete {
+		return registry.Unknown, nil
 	}
-	return registry.Unknown, nil
+	return registry.None, nil
 }
 
 // addAll adds the keys of all units.

@@ -18,6 +18,8 @@ type State struct {
 	liveness *registry.Liveness
 	// index finds the clusters that have a unit.
 	index index
+	// returning are the clusters that return.
+	returning map[string]*cluster
 	// beats are the clusters that had a heartbeat since the last Tick.
 	beats map[string]bool
 	// used are the namespaces whose exports are imported, nil for all.
@@ -27,7 +29,7 @@ type State struct {
 // New returns the State of a process that starts.
 func New(cfg Config) *State {
 	return &State{
-		cfg: cfg, clusters: map[string]*cluster{}, beats: map[string]bool{}, index: index{},
+		cfg: cfg, clusters: map[string]*cluster{}, beats: map[string]bool{}, index: index{}, returning: map[string]*cluster{},
 		liveness: registry.NewLiveness(cfg.Own, cfg.StaleAfter),
 	}
 }
@@ -198,7 +200,13 @@ func (s *State) actions(st *step, ids []string) (a Actions) {
 	for _, id := range ids {
 		c := s.clusters[id]
 		if c == nil {
+			delete(s.returning, id)
 			continue
+		}
+		if c.isReturning() {
+			s.returning[id] = c
+		} else {
+			delete(s.returning, id)
 		}
 		if c.needsProof() && c.proof.isDue(st.now) {
 			a.ReadProofs = append(a.ReadProofs, id)

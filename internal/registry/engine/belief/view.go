@@ -9,15 +9,21 @@ import (
 
 // View returns the clusters that export a key or may do so. imported are the clusters of the import
 // that exists: those without a record are Unseen. A cluster that is not among them is only shown if
-// it has the unit of the key: nothing that is unknown of it could end an import.
+// it has the unit of the key, or returns.
 func (s *State) View(key mcs.Key, imported ...string) (view registry.View) {
 	name := s.cfg.UnitOf(key)
 	for _, c := range s.index[name] {
 		s.addTo(&view, c, key, name, slices.Contains(imported, c.id))
 	}
+	for id, c := range s.returning {
+		if _, hasUnit := s.index.find(name, id); !hasUnit {
+			s.addTo(&view, c, key, name, slices.Contains(imported, id))
+		}
+	}
 	for _, id := range imported {
-		if _, hasUnit := s.index.find(name, id); !hasUnit && s.clusters[id] != nil {
-			s.addTo(&view, s.clusters[id], key, name, true)
+		_, hasUnit := s.index.find(name, id)
+		if c := s.clusters[id]; !hasUnit && c != nil && s.returning[id] == nil {
+			s.addTo(&view, c, key, name, true)
 		}
 	}
 	view.SetUnseen(imported, func(id string) bool { return id == s.cfg.Own || s.isKnown(id) })
@@ -59,9 +65,7 @@ func (s *State) isKnown(id string) bool {
 func (s *State) viewIn(c *cluster, key mcs.Key, name UnitName, isImported bool) registry.ClusterView {
 	switch c.viewed() {
 	case Saving:
-		if isImported {
-			return registry.ClusterView{State: registry.Unknown}
-		}
+		return registry.ClusterView{State: registry.Unknown}
 	case First:
 		if c.signed.record.Farewell && !isImported {
 			break // nothing of it can end

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
 // TestViewProperties: a View has the properties of the record that counts, and a change of them
@@ -35,6 +36,34 @@ func TestKeys(t *testing.T) {
 		s, _ := reached(t, state)
 		if got := s.Keys(); !slices.Equal(got, want) {
 			t.Errorf("%v: keys %v, want %v", state, got, want)
+		}
+	}
+}
+
+// TestViewOfReturn: any key may be an export of a cluster that returns, until its units were read.
+// A cluster that gets an ID again that it had before would have no import in between otherwise.
+func TestViewOfReturn(t *testing.T) {
+	s := started(left(10))
+	digest := SetDigest{}.With("web", 20)
+	record := Record{Cluster: "cls", Place: Own, Key: key1, At: at(20), Manifest: AsSet{Digest: digest}}
+	unit := testUnit(key1, 20)
+	unit.Version.Digest = ""
+	for _, tt := range []struct {
+		event Event
+		want  registry.ClusterState
+	}{
+		{Tick{}, registry.None},
+		{RecordRead{record}, registry.Unknown},
+		{UnitsRead{Cluster: "cls", Units: []Unit{unit}}, registry.Unknown},
+		{pinSaved{}, registry.Unknown},
+		{UnitsRead{Cluster: "cls", Units: []Unit{unit}, All: true}, registry.Exports},
+	} {
+		apply(s, tt.event, began)
+		if got := s.View(web).Clusters["cls"].State; got != tt.want {
+			t.Errorf("after %T: %v, want %v", tt.event, got, tt.want)
+		}
+		if other := s.View(mcs.Key{Name: "other"}).Clusters["cls"].State; other == registry.Unknown != (tt.want == registry.Unknown) {
+			t.Errorf("after %T: another key is %v", tt.event, other)
 		}
 	}
 }
