@@ -79,9 +79,9 @@ func (c *cluster) viewed() ClusterState {
 	return c.state
 }
 
-// isReturning reports whether a cluster that had ended returns, and its units were not read since:
-// any key may be one of its exports. A cluster that is renamed returns under an ID that it had
-// before, and its imports must not end in between.
+// isReturning reports whether a cluster that had ended returns, and no record has decided its units
+// since: any key may be one of its exports. A cluster that is renamed returns under an ID that it
+// had before, and its imports must not end in between, whatever another user deletes.
 func (c *cluster) isReturning() bool {
 	return c.viewed() == Saving || c.signed != nil && c.signed.isUnread
 }

@@ -20,7 +20,7 @@ type signed struct {
 	settled int64
 	// isComplete is set once a record has decided all units: those that are not known are absent.
 	isComplete bool
-	// isUnread is set from the return of the cluster until its units were read.
+	// isUnread is set from the return of the cluster until a record has decided all units.
 	isUnread bool
 	// gap is the time from which all units have to be read, because the store does not show those
 	// that the record names; zero if it does, or all were read for the record of generation listed.
@@ -141,9 +141,6 @@ func (s *State) observeUnits(st *step, c *cluster, e *UnitsRead) {
 	if b == nil || b.record.Farewell || c.state == Saving && c.saving.ends {
 		return // after its end, units count with the next record
 	}
-	if b.isUnread && e.All {
-		st.decided(c)
-	}
 	b.show(e)
 	for i := range e.Units {
 		read := &e.Units[i]
@@ -199,7 +196,7 @@ func (b *signed) show(e *UnitsRead) {
 			b.shown.set(name, 0)
 		}
 	}
-	b.gap, b.listed, b.isUnread = time.Time{}, b.record.At.Generation, false
+	b.gap, b.listed = time.Time{}, b.record.At.Generation
 }
 
 // answer returns the state of a key in a unit, with its export.

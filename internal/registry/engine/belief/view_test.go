@@ -40,8 +40,9 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestViewOfReturn: any key may be an export of a cluster that returns, until its units were read.
-// A cluster that gets an ID again that it had before would have no import in between otherwise.
+// TestViewOfReturn: any key may be an export of a cluster that returns, until a record has decided
+// all of its units. A cluster that gets an ID again that it had before would have no import in
+// between otherwise.
 func TestViewOfReturn(t *testing.T) {
 	s := started(left(10))
 	digest := SetDigest{}.With("web", 20)
@@ -56,6 +57,7 @@ func TestViewOfReturn(t *testing.T) {
 		{RecordRead{record}, registry.Unknown},
 		{UnitsRead{Cluster: "cls", Units: []Unit{unit}}, registry.Unknown},
 		{pinSaved{}, registry.Unknown},
+		{UnitsRead{Cluster: "cls", All: true}, registry.Unknown}, // another user has deleted it
 		{UnitsRead{Cluster: "cls", Units: []Unit{unit}, All: true}, registry.Exports},
 	} {
 		apply(s, tt.event, began)
