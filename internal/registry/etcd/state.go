@@ -481,8 +481,8 @@ func (s *state) applyOwnMember(now time.Time, c *cluster, m signedMember, refusa
 	c.record = r
 }
 
-// checkOwn returns an error if an author is not the one of this cluster's own records. In a registry
-// that is only read the key must not become that of the ID.
+// checkOwn returns an error if an author is not the one of this cluster's own records. In a
+// registry that is only read the key must not become that of the ID.
 func (s *state) checkOwn(a author) error {
 	switch {
 	case !s.isSelf(s.own):

@@ -218,7 +218,8 @@ func (s *State) count(st *step, c *cluster) {
 	next := c.saving
 	c.saving = saving{}
 	switch {
-	case next.record != nil && next.record.Key != s.known(c.id).Key: // an administrator has trusted another one
+	case next.record != nil && next.record.Key != s.known(c.id).Key:
+		// an administrator has trusted another one
 		c.state = next.before
 		st.decided(c)
 		return
