@@ -192,6 +192,7 @@ func (r *reader) readDue(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
+	began := time.Now()
 	var pairs []pair
 	var err error
 	if due.all {
@@ -203,6 +204,7 @@ func (r *reader) readDue(ctx context.Context) error {
 	case errors.Is(err, rpctypes.ErrFutureRev):
 		return errBehind
 	case err != nil:
+		r.store.client.handleSilence(began, err)
 		return err
 	}
 	r.publish(r.mirror.applyRead(due, pairs))
