@@ -27,7 +27,8 @@
 //
 //	reader.go, mirror.go     the list, the watch, and the copy of the keys that they keep current
 //	state.go                 each change of a key as an event of package belief
-//	verify.go, budgets.go    the signatures and the budgets of the exports, and the reads they need
+//	verify.go, budgets.go    the signatures and the budgets of the exports
+//	reads.go                 the reads of single exports, beside those of the list and the watch
 //	members.go               the clusters with the problems of their keys
 //	signed.go, values.go     the values of the keys; keys.go, member.go their names and records
 //	store.go, client.go      the requests to etcd

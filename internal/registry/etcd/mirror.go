@@ -323,7 +323,7 @@ func (m *mirror) complete(u *update, reviews bool) {
 	u.ownExports, u.refused = m.state.countExports(m.own), m.state.refused
 	u.hasNewProcess, u.clusters = m.state.hasNewProcess, len(m.state.clusters)
 	m.state.refused, m.state.hasNewProcess = 0, false
-	if _, isDue := m.state.dueRead(time.Now(), 1); isDue {
+	if m.state.hasDue {
 		m.readSignal.Set()
 	}
 }

@@ -204,7 +204,7 @@ func (s *state) rewind() {
 	for _, c := range s.clusters {
 		c.member.revision = min(c.member.revision, 1)
 		c.alive.revision = min(c.alive.revision, 1)
-		c.readAgain(func(*shownExport) bool { return true })
+		c.readAgain()
 	}
 }
 
@@ -279,7 +279,7 @@ func (s *state) applyRead(now time.Time, r dueRead, pairs []pair, changed engine
 // applyAll applies the keys of all exports of a cluster, which were read together.
 func (s *state) applyAll(now time.Time, id string, pairs []pair, changed engine.Keys) {
 	c := s.clusterFor(now, id)
-	c.readAgain(func(*shownExport) bool { return true })
+	c.readAgain()
 	c.isUnread, c.overflow = false, 0
 	all := belief.UnitsRead{Cluster: id, All: true}
 	for _, p := range s.withDeleted(pairs, s.appendExports(nil, c)) {
