@@ -325,7 +325,7 @@ func TestStateAfterRestart(t *testing.T) {
 	t.Run("withdrawn meanwhile", func(t *testing.T) {
 		s := start(t)
 		s.list(s.member(5, map[int]int64{0: 5}), s.export(0, 1, 5))
-		s.want("the first record", 1, -1)
+		s.want("the first record", -1, -1)
 		s.show(s.member(6, map[int]int64{0: 5}))
 		s.want("withdrawn", 1, 0)
 	})
@@ -390,13 +390,13 @@ func TestStateAfterRestart_OldRecord(t *testing.T) {
 		s.want("imported", 2, 1)
 		s.restartWith(store.Load(t))
 		s.list(s.member(0, map[int]int64{0: 5}), s.export(0, 1, 5))
-		s.want("set back", 1, -1)
+		s.want("set back", -1, -1)
 		return s
 	}
 	t.Run("a later record", func(t *testing.T) {
 		s := start(t)
 		s.show(s.member(2, map[int]int64{0: 7, 1: 6}))
-		s.want("the exports are not there yet", 1, -1)
+		s.want("the exports are not there yet", -1, -1)
 		s.show(s.export(0, 2, 7), s.export(1, 1, 6))
 		s.want("as before", 2, 1)
 	})
@@ -411,7 +411,7 @@ func TestStateAfterRestart_OldRecord(t *testing.T) {
 		s := start(t)
 		changed := engine.Keys{}
 		for seconds := 0; s.belief.LivenessOf("cls2") != registry.Stale; seconds += 10 {
-			s.want("it has no later record", 1, -1)
+			s.want("it has no later record", -1, -1)
 			s.rev++
 			s.apply(s.at(seconds), []pair{{key: s.layout.member("cls1"), value: memberValue(t, cls1, s.at(seconds), nil), revision: s.rev}}, changed)
 			s.observeHeartbeats(s.at(seconds), changed)

@@ -72,7 +72,7 @@ func (s *State) AppendCluster(out []byte, id string, e Encoder, units []UnitName
 	if b == nil {
 		return append(out, 0xfe)
 	}
-	out = append(e.AppendRecord(out, &b.record), e.Time(b.settled), flags(b.isComplete, b.isUnread, b.gap.IsZero(), b.listed == b.record.At.Generation))
+	out = append(e.AppendRecord(out, &b.record), e.Time(b.settled), flags(b.isComplete, b.isUnread, b.mayBeOld, b.gap.IsZero(), b.listed == b.record.At.Generation))
 	for i, name := range units {
 		out = append(out, e.Time(b.shown.generations[name]))
 		u := b.units[name]

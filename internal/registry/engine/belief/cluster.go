@@ -297,6 +297,7 @@ func (s *State) outdated(st *step, c *cluster) {
 		c.state = Current
 		c.signed.addAll(st.changed)
 		st.decided(c)
+		s.confirm(st, c)
 	case NotRead, Saving, Current, Left:
 	}
 }

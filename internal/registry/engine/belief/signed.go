@@ -20,6 +20,10 @@ type signed struct {
 	settled int64
 	// isComplete is set once a record has decided all units: those that are not known are absent.
 	isComplete bool
+	// mayBeOld is set from the first record of a process, if an earlier one of this cluster has
+	// read records of the key, until a later record has decided all units: what it exports is
+	// unknown, so that what is imported stays as it is.
+	mayBeOld bool
 	// isUnread is set from the return of the cluster until a record has decided all units.
 	isUnread bool
 	// gap is the time from which all units have to be read, because the store does not show those
@@ -55,6 +59,7 @@ func (s *State) take(st *step, c *cluster, saved *saving) {
 func (b *signed) begin(now time.Time, first *saving, isNewKey bool) {
 	b.shown = ShownUnits{generations: map[UnitName]int64{}}
 	b.settled, b.listed, b.gap, b.isUnread = 0, 0, time.Time{}, false
+	b.mayBeOld = first.before == NotRead && first.wasRead && !first.isCertain
 	if first.wasRead || isNewKey {
 		b.settled = first.record.At.Generation // earlier units may have ended before
 	}
@@ -90,6 +95,7 @@ func (s *State) decideAll(st *step, c *cluster) {
 			st.decided(c)
 		}
 		b.settled, b.isComplete, b.isUnread, b.gap, b.listed = b.record.At.Generation, true, false, time.Time{}, 0
+		s.confirm(st, c)
 	case Differs:
 		if b.gap.IsZero() && b.listed != b.record.At.Generation {
 			b.gap = st.now.Add(gapTime)
@@ -110,6 +116,15 @@ func (s *State) decideAll(st *step, c *cluster) {
 			delete(b.units, name)
 			s.index.remove(name, c)
 		}
+	}
+}
+
+// confirm records that what was read of a cluster is not old, once more than one record was read.
+func (s *State) confirm(st *step, c *cluster) {
+	if c.state == Current && c.signed.mayBeOld {
+		c.signed.mayBeOld = false
+		c.signed.addAll(st.changed)
+		st.decided(c)
 	}
 }
 
@@ -201,13 +216,15 @@ func (b *signed) show(e *UnitsRead) {
 
 // answer returns the state of a key in a unit, with its export.
 func (b *signed) answer(key mcs.Key, name UnitName, isImported bool) (registry.ClusterState, *mcs.Export) {
-	if b.record.Farewell {
+	u := b.units[name]
+	switch {
+	case b.record.Farewell:
 		return registry.None, nil
-	}
-	if u := b.units[name]; u != nil {
+	case b.mayBeOld && (u != nil || isImported):
+		return registry.Unknown, nil
+	case u != nil:
 		return u.answer(key, b.record.Manifest.MayHave(name, key.Namespace))
-	}
-	if b.isUnread || isImported && !b.isComplete {
+	case b.isUnread, isImported && !b.isComplete:
 		return registry.Unknown, nil
 	}
 	return registry.None, nil

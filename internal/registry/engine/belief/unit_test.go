@@ -217,9 +217,10 @@ func TestSet(t *testing.T) {
 		events []Event
 		want   [2]string // web, api
 	}{
-		{"the set of the first record", first, [2]string{"15", "20"}},
+		{"the set of the first record", first, [2]string{"unknown", "unknown"}},
+		{"the set of the second record", append(first, again), [2]string{"15", "20"}},
 		{"an older unit before the first set was shown", []Event{first[0], all(unitAt(web, 12), unitAt(api, 20))}, [2]string{"unknown", "unknown"}},
-		{"a later unit before the first set was shown", []Event{first[0], all(unitAt(web, 30), unitAt(api, 20))}, [2]string{"30", "unknown"}},
+		{"a later unit before the first set was shown", []Event{first[0], all(unitAt(web, 30), unitAt(api, 20))}, [2]string{"unknown", "unknown"}},
 		{"a unit is deleted", append(first, again, gone(web)), [2]string{"15", "20"}},
 		{"an older unit is written again", append(first, again, all(unitAt(web, 12), unitAt(api, 20))), [2]string{"15", "20"}},
 		{"a later unit, while another one is missing", append(first, again, all(unitAt(api, 30))), [2]string{"15", "30"}},
