@@ -202,8 +202,10 @@ type entry struct {
 	heard time.Time
 	// saved is the pin as stored.
 	saved Pin
-	// loaded reports whether the pin was stored when this process started.
+	// loaded reports whether the pin was stored when this process started. read counts the records
+	// that this process has read, each later than the one before.
 	loaded bool
+	read   int
 	// successor is the key that the pinned key has signed, zero if none was presented.
 	successor Key
 }
@@ -483,6 +485,7 @@ func (k *Keyring) Observe(r Record) {
 		pin.Last = map[string]Time{}
 	}
 	pin.UID, pin.Last[r.Registry], pin.heard = r.UID, r.At, k.cfg.Now()
+	pin.read++
 }
 
 // ObserveEnd records that the latest record of a cluster, a farewell, is its last word, although a
@@ -767,7 +770,7 @@ func (k *Keyring) end(ctx context.Context) {
 	defer k.saving.Unlock()
 	k.readers--
 	_, err := k.trySave(ctx, withTimes)
-	if err == nil && k.readers == 0 {
+	if err == nil && k.readers == 0 && k.hasAll() {
 		err = k.cfg.Store.SaveEnd(ctx, time.Now())
 	}
 	switch {
@@ -783,6 +786,25 @@ func (k *Keyring) SetComplete(isComplete bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.isComplete = isComplete
+}
+
+// hasAll reports whether the pins have the latest record of each cluster that any process of this
+// cluster has read: those of a process that began without that have it once it has read a second
+// record, or none for as long as makes a cluster stale. The first one may be from a backup, and
+// earlier than one that a killed process has read.
+func (k *Keyring) hasAll() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.isComplete {
+		return true
+	}
+	for _, pin := range k.pins {
+		isOpen := pin.loaded && !pin.Left && !pin.Forgotten && k.cfg.Now().Sub(pin.heard) < k.cfg.StaleAfter
+		if isOpen && pin.read < 2 {
+			return false
+		}
+	}
+	return true
 }
 
 // IsComplete reports whether the pins had the latest record of each cluster that any process of

@@ -476,6 +476,15 @@ func TestRun_SavesEnd(t *testing.T) {
 				t.Fatal(err)
 			}
 		}},
+		"after a killed one, one has ended before it has read a second record": {before: func(t *testing.T, store *memoryStore) {
+			afterKill(t, store, key, 0, -1)
+		}},
+		"after a killed one, one has ended that has read two records": {before: func(t *testing.T, store *memoryStore) {
+			afterKill(t, store, key, 0, -1, 0)
+		}, want: true},
+		"after a killed one, one has ended that has read none for long": {before: func(t *testing.T, store *memoryStore) {
+			afterKill(t, store, key, time.Hour)
+		}, want: true},
 		"one has ended after the next one had begun": {before: func(t *testing.T, store *memoryStore) {
 			stop := running(t, load(t, Config{Store: &processStore{memoryStore: store}}))
 			synctest.Wait()
@@ -513,6 +522,21 @@ func TestRun_SavesEnd(t *testing.T) {
 			})
 		})
 	}
+}
+
+// afterKill runs a process after one that was killed, and had read a record of cls2. It reads these
+// heartbeats of cls2, and runs for a while.
+func afterKill(t *testing.T, store *memoryStore, key Key, runs time.Duration, heartbeats ...int64) {
+	t.Helper()
+	store.pins = map[string]Pin{"cls2": {Key: key, Last: map[string]Time{"a": {Heartbeat: -2}}}}
+	k := load(t, Config{Store: &processStore{memoryStore: store}})
+	stop := running(t, k)
+	synctest.Wait()
+	for _, at := range heartbeats {
+		k.Observe(acceptedRecord(key, at, false))
+	}
+	time.Sleep(runs)
+	stop()
 }
 
 // TestRun_TwoIdentities: a cluster that is renamed reads under both IDs for a while. The pins are
