@@ -56,21 +56,8 @@ func (k *kept) keep(id string, bytes int, limits budget.Limits) bool {
 
 // list reads everything of the clusterset at one revision. It is not safe for concurrent use.
 func (s *store) list(ctx context.Context) (list []pair, revision int64, err error) {
-	return s.listBelow(ctx, s.layout.root, s.readPage)
-}
-
-// readExports reads all exports of a cluster as of a revision. It is not safe for concurrent use.
-func (s *store) readExports(ctx context.Context, id string, revision int64) ([]pair, error) {
-	list, _, err := s.listBelow(ctx, s.layout.cluster(id)+exportsSuffix, func(ctx context.Context, from, end string, limit, _ int64) (*clientv3.GetResponse, error) {
-		return s.readPage(ctx, from, end, limit, revision)
-	})
-	return list, err
-}
-
-// listBelow reads all keys with a prefix.
-func (s *store) listBelow(ctx context.Context, prefix string, get Get) (list []pair, revision int64, err error) {
 	kept := &kept{keys: map[string]int{}, byCluster: map[string]int{}}
-	revision, err = s.lister.List(ctx, prefix, get, func(page *clientv3.GetResponse) {
+	revision, err = s.lister.List(ctx, s.layout.root, s.readPage, func(page *clientv3.GetResponse) {
 		for _, kv := range page.Kvs {
 			if p, ok := s.keep(fromKV(kv, false), kept); ok {
 				list = append(list, p)
