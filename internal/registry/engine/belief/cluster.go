@@ -92,6 +92,12 @@ func (c *cluster) hasRead() bool {
 	return c.signed != nil || c.state == Left || c.state == Saving && c.saving.record != nil
 }
 
+// isEnding reports whether the cluster ends once its key is saved. Units count again with its next
+// record.
+func (c *cluster) isEnding() bool {
+	return c.state == Saving && c.saving.ends
+}
+
 // present decides about the key of a record, and applies the record if it is the cluster's. isShown
 // is set for the record that the store shows, and not for the proof.
 func (s *State) present(st *step, c *cluster, r *Record, isShown bool) {

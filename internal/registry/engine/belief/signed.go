@@ -153,7 +153,7 @@ func (s *State) isUsed(m Manifest, name UnitName) bool {
 // observeUnits applies a read of units.
 func (s *State) observeUnits(st *step, c *cluster, e *UnitsRead) {
 	b := c.signed
-	if b == nil || b.record.Farewell || c.state == Saving && c.saving.ends {
+	if b == nil || b.record.Farewell || c.isEnding() {
 		return // after its end, units count with the next record
 	}
 	b.show(e)

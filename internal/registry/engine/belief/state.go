@@ -211,7 +211,7 @@ func (s *State) actions(st *step, ids []string) (a Actions) {
 		if c.needsProof() && c.proof.isDue(st.now) {
 			a.ReadProofs = append(a.ReadProofs, id)
 		}
-		if c.signed != nil && !(c.state == Saving && c.saving.ends) {
+		if c.signed != nil && !c.isEnding() {
 			if units, all := c.signed.toRead(st.now); all || len(units) > 0 {
 				a.ReadUnits = append(a.ReadUnits, UnitsOf{Cluster: id, Units: units})
 			}
