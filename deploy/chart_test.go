@@ -251,7 +251,7 @@ func managerArgs(t *testing.T, manifest string) []string {
 // they are for a controller outside a pod.
 var onlyByExtraArgs = []string{
 	"health-probe-bind-address", "kube-context", "kubeconfig", "leader-elect", "leader-election-namespace", "metrics-bind-address",
-	"status-bind-address", "version",
+	"pprof-bind-address", "status-bind-address", "version",
 }
 
 // TestChart_PassesEveryFlag checks that each flag has a value, except onlyByExtraArgs, and that

@@ -81,7 +81,7 @@ func TestStart_RunsController(t *testing.T) {
 	if err := kube.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "system"}}); err != nil {
 		t.Fatal(err)
 	}
-	metrics, status := testprocess.FreeAddress(t), testprocess.FreeAddress(t)
+	metrics, status, profiles := testprocess.FreeAddress(t), testprocess.FreeAddress(t), testprocess.FreeAddress(t)
 	exited := make(chan int, 1)
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM) // does not end the test itself
 	stop := sync.OnceValue(func() int {
@@ -95,6 +95,7 @@ func TestStart_RunsController(t *testing.T) {
 		exited <- start([]string{
 			"--kubeconfig=" + kubeconfig, "--cluster-id=cls1", "--clusterset-id=set1", "--aws-region=us-east-1", "--peer-notifications=false",
 			"--leader-election-namespace=system", "--metrics-bind-address=" + metrics, "--metrics-secure=false", "--status-bind-address=" + status, "--health-probe-bind-address=0",
+			"--pprof-bind-address=" + profiles,
 		})
 	}()
 	running := func() {
@@ -134,6 +135,9 @@ func TestStart_RunsController(t *testing.T) {
 		}
 		return ""
 	})
+	if body(t.Context(), "http://"+profiles+"/debug/pprof/heap") == "" {
+		t.Error("there is no profile of the heap")
+	}
 	if code := stop(); code != 0 {
 		t.Errorf("the controller exits with %d after SIGTERM, want 0", code)
 	}

@@ -126,6 +126,8 @@ type Serving struct {
 	// Status serves the state of the controller to kubectl mcs: a loopback address, reached by
 	// port-forward.
 	Status string
+	// Pprof serves profiles of the process: a loopback address, or 0.
+	Pprof string
 }
 
 // ProbePort returns the port of Probes, 0 if they are off. The controllers of the other clusters
@@ -193,7 +195,7 @@ func Default() Options {
 			Concurrency: 24,
 		},
 		Election: Election{Enabled: true},
-		Serving:  Serving{Metrics: ":8080", MetricsSecure: true, Probes: ":8081", Status: fmt.Sprintf("127.0.0.1:%d", names.StatusPort)},
+		Serving:  Serving{Metrics: ":8080", MetricsSecure: true, Probes: ":8081", Status: fmt.Sprintf("127.0.0.1:%d", names.StatusPort), Pprof: "0"},
 		Tracing:  Tracing{SamplingRatio: 1},
 		Log:      Log{Level: "info", Format: "json"},
 	}
@@ -307,6 +309,8 @@ func (s *Serving) bind(flags *pflag.FlagSet) {
 		"Address of the /healthz and /readyz endpoints. 0 disables them.")
 	flags.StringVar(&s.Status, "status-bind-address", s.Status,
 		"Loopback address of the status endpoint, which kubectl mcs reads through port-forward. 0 disables it.")
+	flags.StringVar(&s.Pprof, "pprof-bind-address", s.Pprof,
+		"Loopback address of profiles of the controller (/debug/pprof), for reports of memory or CPU use. 0 disables it.")
 }
 
 // Validate reports every invalid setting and its valid values.
@@ -409,14 +413,21 @@ func (s *Serving) validate() error {
 	if s.MetricsCertDir != "" && !s.MetricsSecure {
 		problems = append(problems, fmt.Errorf("--metrics-cert-dir=%s: has no effect with --metrics-secure=false", s.MetricsCertDir))
 	}
-	if s.Status == "0" {
-		return errors.Join(problems...)
-	}
-	address, err := netip.ParseAddrPort(s.Status)
-	if err != nil || !address.Addr().IsLoopback() {
-		problems = append(problems, fmt.Errorf("--status-bind-address=%s: must be a loopback address and a port, such as 127.0.0.1:8082, or 0", s.Status))
-	}
+	problems = append(problems, loopback("status-bind-address", s.Status, "127.0.0.1:8082"), loopback("pprof-bind-address", s.Pprof, "127.0.0.1:8083"))
 	return errors.Join(problems...)
+}
+
+// loopback returns an error unless the address is one of the loopback interface, with a port, or 0.
+// A client that can reach such a server needs no other right: it must not listen on an address of
+// the pod.
+func loopback(flag, value, example string) error {
+	if value == "0" {
+		return nil
+	}
+	if address, err := netip.ParseAddrPort(value); err != nil || !address.Addr().IsLoopback() {
+		return fmt.Errorf("--%s=%s: must be a loopback address and a port, such as %s, or 0", flag, value, example)
+	}
+	return nil
 }
 
 // oneOf returns an error unless value is one of those allowed.

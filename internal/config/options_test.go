@@ -129,6 +129,8 @@ func TestParse(t *testing.T) {
 		{name: "certificate for metrics over HTTP", args: "--metrics-secure=false --metrics-cert-dir=/c", wantErr: []string{"--metrics-cert-dir=/c: has no effect with --metrics-secure=false"}},
 		{name: "status on IPv6 loopback", args: "--status-bind-address=[::1]:9", want: func(o *Options) { o.Serving.Status = "[::1]:9" }},
 		{name: "status on a pod address", args: "--status-bind-address=10.0.0.5:8082", wantErr: []string{"must be a loopback address"}},
+		{name: "profiles", args: "--pprof-bind-address=127.0.0.1:8083", want: func(o *Options) { o.Serving.Pprof = "127.0.0.1:8083" }},
+		{name: "profiles on a pod address", args: "--pprof-bind-address=:8083", wantErr: []string{"--pprof-bind-address=:8083: must be a loopback address"}},
 		{name: "status disabled", args: "--status-bind-address=0", want: func(o *Options) { o.Serving.Status = "0" }},
 		{name: "status without a host", args: "--status-bind-address=:8082", wantErr: []string{"--status-bind-address=:8082: must be a loopback address"}},
 		{name: "status on all addresses", args: "--status-bind-address=0.0.0.0:8082", wantErr: []string{"must be a loopback address"}},

@@ -131,6 +131,7 @@ func newManager(cfg *rest.Config, mcsVersion schema.GroupVersion, setup Setup) (
 		// Package serve has servers with narrower bounds.
 		Metrics:                metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress: "0",
+		PprofBindAddress:       o.Serving.Pprof,
 		Controller: ctrlconfig.Controller{
 			// A standby replica has its caches filled and takes over at once.
 			EnableWarmup:          new(true),
