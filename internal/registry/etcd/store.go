@@ -161,23 +161,39 @@ func (s *store) watch(ctx context.Context, w watch) error {
 			if !ok {
 				return withAdvice(context.Cause(ctx))
 			}
-			if err := answer.Err(); err != nil {
+			if err = answer.Err(); err != nil {
 				s.client.handleAuthFailure(c, err)
 				return withAdvice(err)
 			}
 			if answer.Created {
-				if err := w.check(ctx); err != nil {
-					return err
-				}
+				err = w.check(ctx)
 				signal = w.signal
 			}
-			dead.Reset(w.silence)
-			err = w.apply(changesIn(answer, w.revision))
+			if err == nil {
+				dead.Reset(w.silence)
+				err = w.apply(changesIn(answer, w.revision))
+			}
 		}
 		if err != nil {
-			return err
+			return s.endOf(ctx, c, answers, err)
 		}
 	}
+}
+
+// endOf returns the reason why a watch has ended, if a request beside it has failed because of that,
+// and err otherwise. The client library has the last answer, with the reason of etcd, before it ends
+// the stream.
+func (s *store) endOf(ctx context.Context, c *clientv3.Client, answers clientv3.WatchChan, err error) error {
+	if ctx.Err() == nil || !errors.Is(err, context.Canceled) {
+		return err
+	}
+	for answer := range answers {
+		if reason := answer.Err(); reason != nil {
+			s.client.handleAuthFailure(c, reason)
+			return withAdvice(reason)
+		}
+	}
+	return withAdvice(context.Cause(ctx))
 }
 
 // requestProgress requests an answer of the watch in each interval until ctx ends.

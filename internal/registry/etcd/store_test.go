@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
 // etcd answers a new watch with its current revision before it sends the changes up to there. A
@@ -36,5 +38,39 @@ func TestWatch_RevisionIsNotAheadOfChanges(t *testing.T) {
 	}})
 	if !errors.Is(err, errDone) {
 		t.Errorf("watching: %v", err)
+	}
+}
+
+// etcd ends a watch from a revision that it has compacted just after it has begun, while the check
+// waits for its answer. The end of the watch ends the check, and its reason is that of the watch:
+// a reader that took it for an interruption would begin the same watch again and again.
+func TestWatch_EndsWhileItIsChecked(t *testing.T) {
+	s := newTestStore(t, shared(t))
+	st := s.registry(t, fast(cls1)).writer.store
+	_, before, err := st.list(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.putKey(t, st.layout.root+"other/1", "x")
+	s.putKey(t, st.layout.root+"other/1", "y")
+	_, after, err := st.list(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Root().Compact(t.Context(), after); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	err = st.watch(ctx, watch{
+		revision: before, interval: time.Second, silence: time.Hour,
+		check: func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		},
+		apply: func([]pair, int64) error { return nil },
+	})
+	if !errors.Is(err, rpctypes.ErrCompacted) {
+		t.Errorf("the watch ends with: %v, want: %v", err, rpctypes.ErrCompacted)
 	}
 }
