@@ -43,6 +43,9 @@ type reader struct {
 	rewound bool
 	// compacted is true if the last watch could not continue after the latest change that was read.
 	compacted bool
+	// isAnswered is set if an answer of the last watch was applied. A watch that takes long and has
+	// none does not work.
+	isAnswered bool
 }
 
 func newReader(cfg Config, timings timings, store *store, mirror *mirror, writer *writer, notifier *engine.Notifier) *reader {
@@ -71,7 +74,7 @@ func (r *reader) run(ctx context.Context) {
 				r.cfg.Logger.Info("Watch cannot continue, listing all keys", "error", err.Error())
 				listed = false
 			}
-			if time.Since(began) > r.timings.retry.Max {
+			if r.isAnswered && time.Since(began) > r.timings.retry.Max {
 				failures = 0 // it worked for a while
 			}
 		}
@@ -131,7 +134,7 @@ func (r *reader) isSetBack(ctx context.Context, change seenChange, revision int6
 // sees each change that etcd has since, also if etcd was set back: up to a change that both have,
 // the changes are the same. Only when etcd has compacted them, it continues after the list.
 func (r *reader) watch(ctx context.Context, fresh bool) error {
-	r.behind = 0
+	r.behind, r.isAnswered = 0, false
 	latest := r.mirror.latestChange()
 	switch {
 	case latest.revision == 0 && !fresh:
@@ -151,6 +154,7 @@ func (r *reader) watch(ctx context.Context, fresh bool) error {
 	}
 	w.apply = func(changes []pair, revision int64) error {
 		r.setProblem(nil)
+		r.isAnswered = true
 		began := time.Now()
 		u, behind := r.mirror.apply(changes, revision)
 		if err := r.countBehind(behind); behind {
