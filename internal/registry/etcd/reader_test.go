@@ -51,7 +51,8 @@ func TestReader_ReportsWatchesWithoutAnswers(t *testing.T) {
 	client := s.client(t, cls2)
 	client.cfg.options = append(client.cfg.options, grpc.WithChainUnaryInterceptor(
 		func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			if read, ok := req.(*pb.RangeRequest); ok && read.Revision != 0 && len(read.RangeEnd) == 0 { // the check of a watch
+			// the check of a watch
+			if read, ok := req.(*pb.RangeRequest); ok && read.Revision != 0 && len(read.RangeEnd) == 0 {
 				time.Sleep(timings.retry.Max + timings.retry.Max/4)
 				return status.Error(codes.DeadlineExceeded, "no answer")
 			}

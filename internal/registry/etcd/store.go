@@ -180,9 +180,9 @@ func (s *store) watch(ctx context.Context, w watch) error {
 	}
 }
 
-// endOf returns the reason why a watch has ended, if a request beside it has failed because of that,
-// and err otherwise. The client library has the last answer, with the reason of etcd, before it ends
-// the stream.
+// endOf returns the reason why a watch has ended, if a request beside it has failed because of
+// that, and err otherwise. The client library has the last answer, with the reason of etcd, before
+// it ends the stream.
 func (s *store) endOf(ctx context.Context, c *clientv3.Client, answers clientv3.WatchChan, err error) error {
 	if ctx.Err() == nil || !errors.Is(err, context.Canceled) {
 		return err
