@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/awsprobe"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
@@ -57,7 +56,6 @@ func newFigures() (*figures, error) {
 		"steady-requests":       m.steadyRequests(),
 		"view-requests":         fmt.Sprintf("%g `DiscoverInstances` per minute, %s a month,", cost.ViewRequestsPerMinute(), grouped(cost.ViewRequestsPerMinute()*cost.MonthMinutes)),
 		"view-changes":          viewChanges(),
-		"requests-by-clusters":  m.requestsByClusters(),
 		"stored-instances":      stored,
 		"prices":                prices(),
 		"price-date":            cost.PriceDate,
@@ -67,9 +65,8 @@ func newFigures() (*figures, error) {
 		"probe-cost":            awsprobe.CostSummary(),
 		"price-formula":         m.priceFormula(),
 		"price-when-silent":     fmt.Sprintf("%s instead of %s", grouped(m.discover*cost.MonthMinutes), grouped(m.discovers*cost.MonthMinutes)),
-		"legacy-requests":       m.legacyRequests(),
+		"legacy-requests":       legacyCounts(),
 		"mapped-requests":       mappedRequests(),
-		"mapped-cost":           mappedCost(),
 		"mapped-clusters":       mappedClusters(),
 		"rates":                 rates(),
 		"poll-interval":         interval(settings.PollInterval),
@@ -87,17 +84,6 @@ func mappedRequests() string {
 	}
 	return fmt.Sprintf("%g a minute for 1 service, %g for 3, %g for 50 and for %d: %g `DiscoverInstances` and %g `ListServices`", sum(1), sum(3), sum(50), servicesfile.MaxServices,
 		mapped.RequestsPerMinute(50, 1)["DiscoverInstances"], mapped.RequestsPerMinute(50, 1)["ListServices"])
-}
-
-// mappedCost returns the table of the requests for mapped services.
-func mappedCost() string {
-	t := newTable("mapped services", "`DiscoverInstances` per minute", "`ListServices` per minute", "`DiscoverInstances` per month", "`ListServices` per month")
-	for _, services := range []int{1, 3, 10, 50, servicesfile.MaxServices} {
-		perMinute := mapped.RequestsPerMinute(services, 1)
-		reads, lists := perMinute["DiscoverInstances"], perMinute["ListServices"]
-		t.row(fmt.Sprint(services), fmt.Sprint(reads), fmt.Sprint(lists), grouped(reads*cost.MonthMinutes), grouped(lists*cost.MonthMinutes))
-	}
-	return t.String()
 }
 
 // mappedClusters returns the number of clusters with many mapped services whose lists reach the
@@ -123,16 +109,12 @@ func rates() string {
 // viewChanges returns the table of the requests of the instance view for one endpoint whose
 // readiness changes.
 func viewChanges() string {
-	t := newTable("`--unready-instances`", "DNS records", "requests, one port", "three ports")
-	for _, row := range []struct {
-		unready instances.Unready
-		records mcs.InstanceDNS
-	}{
-		{instances.UnreadyMark, mcs.InstanceDNSNone}, {instances.UnreadyMark, mcs.InstanceDNSAddress}, {instances.UnreadyMark, mcs.InstanceDNSSRV},
-		{instances.UnreadyDeregister, mcs.InstanceDNSNone}, // with records as mark
-		{instances.UnreadyUnhealthy, mcs.InstanceDNSNone}, {instances.UnreadyUnhealthy, mcs.InstanceDNSAddress}, {instances.UnreadyUnhealthy, mcs.InstanceDNSSRV},
-	} {
-		t.row("`"+string(row.unready)+"`", "`"+string(row.records)+"`", viewChange(row.unready, row.records, 1), viewChange(row.unready, row.records, 3))
+	t := newTable("`--unready-instances`", "DNS records", "requests")
+	for _, unready := range []instances.Unready{instances.UnreadyMark, instances.UnreadyDeregister, instances.UnreadyUnhealthy} {
+		t.row("`"+string(unready)+"`", "no", viewChange(unready, mcs.InstanceDNSNone))
+		if unready != instances.UnreadyDeregister { // with records as mark
+			t.row("`"+string(unready)+"`", "yes", viewChange(unready, mcs.InstanceDNSSRV))
+		}
 	}
 	return t.String()
 }
@@ -145,21 +127,16 @@ func staleRequests() string {
 	for _, operation := range slices.Sorted(maps.Keys(requests)) {
 		words = append(words, fmt.Sprintf("%d `%s`", requests[operation], operation))
 	}
-	return fmt.Sprintf("a cluster with %d services of %d endpoints with one port that becomes stale costs at most %s, and %g `DiscoverInstances` a minute while it is stale, in the cluster with the flag. "+
-		"When it is back, as after each start with `--unready-instances=unhealthy`, it sends %d `DiscoverInstances` for the health, and the list and the writes that are necessary.",
+	return fmt.Sprintf("a cluster with %d services of %d endpoints with one port that becomes stale costs the cluster with the flag at most %s, and %g `DiscoverInstances` a minute while it is stale. "+
+		"When it is back, as after each start with `--unready-instances=unhealthy`, it sends %d `DiscoverInstances` for the health of its instances.",
 		services, exampleEndpoints, strings.Join(words, ", "), cost.ViewRequestsPerMinute(), instances.CheckRequests(services))
 }
 
-// viewChange returns the requests for one endpoint that becomes unready, of a service with a number
-// of ports.
-func viewChange(unready instances.Unready, records mcs.InstanceDNS, ports int) string {
+// viewChange returns the requests for one endpoint that becomes unready, of a service with one
+// port.
+func viewChange(unready instances.Unready, records mcs.InstanceDNS) string {
 	e := cloudmaptest.WebExport("cls1", 0, exampleEndpoints)
 	e.InstanceDNS = records
-	for len(e.Ports) < ports {
-		name, number := fmt.Sprint("port-", len(e.Ports)), int32(9000+len(e.Ports))
-		e.Ports = append(e.Ports, mcs.Port{Name: name, Protocol: corev1.ProtocolTCP, Port: number})
-		e.Backends[0].Ports = append(e.Backends[0].Ports, mcs.BackendPort{Name: name, Protocol: corev1.ProtocolTCP, Port: number})
-	}
 	var words []string
 	requests := instances.Settings{Unready: unready}.ReadinessRequests(e, types.NamespaceTypeDnsPrivate)
 	for _, operation := range slices.Sorted(maps.Keys(requests)) {
@@ -175,25 +152,11 @@ func (m costModels) steadyRequests() string {
 			interval(m.with.Poll), interval(m.without.Poll), interval(cost.AuditInterval)),
 		"RegisterInstance": fmt.Sprintf("the heartbeat, every %s", interval(m.with.Heartbeat)),
 	}
-	t := newTable("operation", "purpose", "per minute, with [peer notifications](operations.md#peer-notifications)", "without", "per month, with", "without")
+	t := newTable("operation", "purpose", "per minute, with [peer notifications](operations.md#peer-notifications)", "without")
 	for _, operation := range []string{"DiscoverInstances", "RegisterInstance"} {
-		t.row("`"+operation+"`", purposes[operation], fmt.Sprint(with[operation]), fmt.Sprint(without[operation]),
-			grouped(with[operation]*cost.MonthMinutes), grouped(without[operation]*cost.MonthMinutes))
+		t.row("`"+operation+"`", purposes[operation], fmt.Sprint(with[operation]), fmt.Sprint(without[operation]))
 	}
-	t.row("all", "", fmt.Sprint(m.with.TotalPerMinute()), fmt.Sprint(m.without.TotalPerMinute()),
-		grouped(m.with.TotalPerMinute()*cost.MonthMinutes), grouped(m.without.TotalPerMinute()*cost.MonthMinutes))
-	return t.String()
-}
-
-func (m costModels) requestsByClusters() string {
-	t := newTable("clusters", "`DiscoverInstances`, nothing changing", "with 1,000 changes a day", "all requests, nothing changing",
-		"legacy controller, 50 services", "300 services", "3,000 services")
-	const changesPerMonth = 1000 * 730 / 24.
-	for _, clusters := range []float64{2, 10, 50} {
-		discovers := m.discovers * cost.MonthMinutes * clusters
-		t.row(grouped(clusters), grouped(discovers), grouped(discovers+changesPerMonth*2*clusters), grouped(m.with.TotalPerMinute()*cost.MonthMinutes*clusters),
-			grouped(legacyRequests(50)*cost.MonthMinutes*clusters), grouped(legacyRequests(300)*cost.MonthMinutes*clusters), grouped(legacyRequests(3000)*cost.MonthMinutes*clusters))
-	}
+	t.row("all", "", fmt.Sprint(m.with.TotalPerMinute()), fmt.Sprint(m.without.TotalPerMinute()))
 	return t.String()
 }
 
@@ -220,19 +183,19 @@ func legacyRequests(services int) float64 { return legacyReads(services) + 2*60/
 // legacyReads returns the DiscoverInstances among them.
 func legacyReads(services int) float64 { return 60 / 6 * float64(services) }
 
-func (m costModels) legacyRequests() string {
-	t := newTable("requests per minute and cluster", "this controller", "legacy controller")
-	for _, services := range []int{1, 50, 300, 3000} {
-		t.row("services: "+grouped(float64(services)),
-			fmt.Sprintf("%g, without peer notifications %g", m.with.TotalPerMinute(), m.without.TotalPerMinute()), grouped(legacyRequests(services)))
+// legacyCounts describes the requests of the legacy controller.
+func legacyCounts() string {
+	var words []string
+	for _, services := range []int{50, 300, 3000} {
+		words = append(words, fmt.Sprintf("%s with %s services", grouped(legacyRequests(services)), grouped(float64(services))))
 	}
-	return t.String()
+	return strings.Join(words, ", ")
 }
 
 // storedInstances returns the table of the instances of one cluster.
 func storedInstances() (string, error) {
-	t := newTable("services of the cluster", "endpoints", "record and pages", "instance view", "legacy controller")
-	for _, services := range []int{1, 10, 50, 300, 1000, 3000} {
+	t := newTable("services of the cluster", "record and pages", "instance view")
+	for _, services := range []int{1, 10, 50, 300, 3000} {
 		exports := make([]mcs.Export, services)
 		for i := range exports {
 			exports[i] = cloudmaptest.WebExport("cls1", i, exampleEndpoints)
@@ -241,8 +204,7 @@ func storedInstances() (string, error) {
 		if err != nil {
 			return "", err
 		}
-		endpoints := grouped(float64(exampleEndpoints * services))
-		t.row(grouped(float64(services)), endpoints, grouped(float64(stored)), endpoints, endpoints)
+		t.row(grouped(float64(services)), grouped(float64(stored)), grouped(float64(exampleEndpoints*services)))
 	}
 	return t.String(), nil
 }

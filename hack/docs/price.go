@@ -22,10 +22,9 @@ func prices() string {
 
 // A bill is the parts of the bill of a clusterset for a month.
 type bill struct {
-	// requests and records are without the instance view, whose part is view.
-	requests, records, view float64
-	// legacy is the bill of the legacy controller for the same services.
-	legacy float64
+	// without is the bill without the instance view, whose part is view; legacy is that of the
+	// legacy controller for the same services.
+	without, view, legacy float64
 }
 
 // billOf returns the bill for clusters of which each exports a number of services.
@@ -41,24 +40,22 @@ func (m costModels) billOf(clusters, services int) (bill, error) {
 	n := float64(clusters)
 	instances := n * cost.OfInstances(services*exampleEndpoints)
 	return bill{
-		requests: n * cost.OfRequests(m.discovers), records: n * cost.OfInstances(records),
-		view:   instances + n*cost.OfRequests(cost.ViewRequestsPerMinute()),
-		legacy: instances + n*cost.OfRequests(legacyReads(services)),
+		without: n * (cost.OfRequests(m.discovers) + cost.OfInstances(records)),
+		view:    instances + n*cost.OfRequests(cost.ViewRequestsPerMinute()),
+		legacy:  instances + n*cost.OfRequests(legacyReads(services)),
 	}, nil
 }
 
 // priceByClusters returns the table of the bills of clustersets.
 func (m costModels) priceByClusters() (string, error) {
-	t := newTable("clusters", "services that each exports", "requests", "records and pages", "all without the instance view", "instance view", "all", "share of the view", "legacy controller")
+	t := newTable("clusters", "services that each exports", "without the instance view", "with it", "legacy controller")
 	for _, clusters := range []int{2, 10, 50} {
 		for _, services := range []int{50, 300} {
 			b, err := m.billOf(clusters, services)
 			if err != nil {
 				return "", err
 			}
-			without := b.requests + b.records
-			t.row(fmt.Sprint(clusters), fmt.Sprint(services), cost.Dollars(b.requests), cost.Dollars(b.records), cost.Dollars(without), cost.Dollars(b.view),
-				cost.Dollars(without+b.view), fmt.Sprintf("%.0f %%", 100*b.view/(without+b.view)), cost.Dollars(b.legacy))
+			t.row(fmt.Sprint(clusters), fmt.Sprint(services), cost.Dollars(b.without), cost.Dollars(b.without+b.view), cost.Dollars(b.legacy))
 		}
 	}
 	return t.String(), nil
@@ -70,13 +67,13 @@ func (m costModels) priceOptions() string {
 	t := newTable("option", "adds to the month of a cluster")
 	t.row("`--instance-view` (default)", fmt.Sprintf("%s for each exported endpoint and port, and %s for reads", cost.Dollars(cost.PerInstance), cost.Dollars(cost.OfRequests(cost.ViewRequestsPerMinute()))))
 	t.row("`--unready-instances=unhealthy` (custom health)", fmt.Sprintf("%s for the reads of 1,000 changes of readiness a day; "+
-		"the price of a custom health check itself is not known, and the rows of the price list that were seen have none", cost.Dollars(cost.OfRequests(changes))))
+		"the price of a custom health check is not known", cost.Dollars(cost.OfRequests(changes))))
 	many := mapped.RequestsPerMinute(50, 1)["DiscoverInstances"]
-	t.row("`--cloud-map-services` (services of ECS and EC2)", fmt.Sprintf("%s for one service, at most %s for any number; where "+
-		"`ListServices` gives no number of instances, %s more for each of more than 3 services", cost.Dollars(cost.OfRequests(mapped.RequestsPerMinute(1, 1)["DiscoverInstances"])),
+	t.row("`--cloud-map-services` (services of ECS and EC2)", fmt.Sprintf("%s for one service, at most %s for any number; "+
+		"without numbers of instances in `ListServices`, %s more for each of more than 3", cost.Dollars(cost.OfRequests(mapped.RequestsPerMinute(1, 1)["DiscoverInstances"])),
 		cost.Dollars(cost.OfRequests(many)), cost.Dollars(cost.OfRequests(cost.MappedRevisions))))
-	t.row("`--import-from-aws-controller`", fmt.Sprintf("%s for each service that legacy clusters export: %s for 50, %s for 300; and %s for each other service of the account",
-		cost.Dollars(legacyImport(1, 0)), cost.Dollars(legacyImport(50, 0)), cost.Dollars(legacyImport(300, 0)), cost.Dollars(legacyImport(0, 1))))
+	t.row("`--import-from-aws-controller`", fmt.Sprintf("%s for each service that legacy clusters export, and %s for each other service of the account",
+		cost.Dollars(legacyImport(1, 0)), cost.Dollars(legacyImport(0, 1))))
 	t.row("no peer notifications, or they do not arrive", cost.Dollars(cost.OfRequests(m.discover-m.discovers)))
 	t.row("`--import-from`", cost.Dollars(cost.OfRequests(cost.PerMinute(m.settings.PollInterval)))+" for each registry in AWS Cloud Map")
 	return t.String()
