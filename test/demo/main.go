@@ -9,7 +9,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/signal"
 	"strconv"
@@ -22,7 +21,7 @@ import (
 )
 
 func main() {
-	record := flag.String("record", "", "also write the walk-through as a Markdown page, or with -aws as a part of it, to this file")
+	record := flag.String("record", "", "also write the walk-through as a Markdown page to this file")
 	aws := flag.Bool("aws", false, "perform the walk-through with services of AWS")
 	up := flag.Bool("up", false, "only bring the clusters up, unless they are, and write bin/env for a shell to source")
 	flag.Parse()
@@ -92,30 +91,28 @@ type show struct {
 	policies []string // of the clusters, beside those that they always have
 	tools    func(context.Context, io.Writer) error
 	steps    func(clusters int) []tutorial.Step
-	cleanUp  int    // the number of the first step that cleans up
-	heading  string // of a step in Markdown
-	// page returns the page with the recorded steps; old is the page before.
-	page func(old, recorded string) (string, error)
+	cleanUp  int // the number of the first step that cleans up
+	// introduction is the beginning of the recorded page.
+	introduction string
 }
 
 func walkThrough() show {
 	registry := clusterset.RegistryName()
 	return show{
-		target: "demo", registry: registry, cleanUp: 14, heading: "##",
+		target: "demo", registry: registry, cleanUp: 14, introduction: tutorial.Introduction(registry),
 		steps: func(clusters int) []tutorial.Step { return tutorial.Steps(registry, clusters) },
 		tools: func(ctx context.Context, out io.Writer) error { return clusterset.InstallTools(ctx, registry, out) },
-		page:  func(_, recorded string) (string, error) { return tutorial.Introduction(registry) + recorded, nil },
 	}
 }
 
 func ecs() show {
 	return show{
-		target: "demo-aws", registry: clusterset.CloudMap, policies: tutorial.ECSPolicies, cleanUp: tutorial.ECSCleanUp, heading: "###",
-		steps: func(int) []tutorial.Step { return tutorial.ECS() },
+		target: "demo-aws", registry: clusterset.CloudMap, policies: tutorial.ECSPolicies, cleanUp: tutorial.ECSCleanUp,
+		introduction: tutorial.ECSIntroduction,
+		steps:        func(int) []tutorial.Step { return tutorial.ECS() },
 		tools: func(ctx context.Context, out io.Writer) error {
 			return errors.Join(clusterset.InstallTools(ctx, clusterset.CloudMap, out), clusterset.InstallDig(ctx, out))
 		},
-		page: tutorial.Record,
 	}
 }
 
@@ -148,7 +145,7 @@ func demo(ctx context.Context, s show, record string) (err error) {
 		return err
 	}
 	if record != "" {
-		if err := s.write(record, recorded); err != nil {
+		if err := os.WriteFile(record, []byte(s.introduction+recorded), 0o644); err != nil {
 			return err
 		}
 	}
@@ -173,20 +170,7 @@ func (s show) perform(ctx context.Context, set *clusterset.Set, steps []tutorial
 		if err := step.Run(ctx, set, io.MultiWriter(os.Stdout, &printed)); err != nil {
 			return "", err
 		}
-		recorded.WriteString(step.Markdown(s.heading, printed.String()))
+		recorded.WriteString(step.Markdown(printed.String()))
 	}
 	return recorded.String(), nil
-}
-
-// write writes the recorded steps into the page, which may be missing.
-func (s show) write(page, recorded string) error {
-	old, err := os.ReadFile(page)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	text, err := s.page(string(old), recorded)
-	if err != nil {
-		return fmt.Errorf("%s: %w", page, err)
-	}
-	return os.WriteFile(page, []byte(text), 0o644)
 }

@@ -10,39 +10,19 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/tutorial"
 )
 
-// TestRecordedPages checks that the pages that `make demo` and `make demo-aws` write have the
-// titles, notes and commands of their steps.
-func TestRecordedPages(t *testing.T) {
-	read := func(page string) string {
-		text, err := os.ReadFile(filepath.Join(root, page))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(text)
+// TestRecordedPage checks that the page that `make demo` writes has the titles, notes and commands
+// of its steps.
+func TestRecordedPage(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "docs/walk-through.md"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	walkThrough, ok := strings.CutPrefix(read("docs/walk-through.md"), tutorial.Introduction(clusterset.CloudMap))
+	recorded, ok := strings.CutPrefix(string(text), tutorial.Introduction(clusterset.CloudMap))
 	if !ok {
 		t.Error("docs/walk-through.md has another introduction: make demo RECORD=docs/walk-through.md")
 	}
-	if err := tutorial.Differs(walkThrough, "##", tutorial.Steps(clusterset.CloudMap, 2)); err != nil {
+	if err := tutorial.Differs(recorded, tutorial.Steps(clusterset.CloudMap, 2)); err != nil {
 		t.Error("docs/walk-through.md:", err)
-	}
-	ecs, err := tutorial.Recorded(read(tutorial.ECSPage))
-	if err != nil {
-		t.Fatal(tutorial.ECSPage, err)
-	}
-	if err := tutorial.Differs(ecs, "###", tutorial.ECS()); err != nil {
-		t.Error(tutorial.ECSPage, err)
-	}
-}
-
-func TestRecord(t *testing.T) {
-	page, err := tutorial.Record("before\n<!-- recorded -->\nold\n<!-- /recorded -->\nafter\n", "new")
-	if err != nil || page != "before\n<!-- recorded -->\nnew\n<!-- /recorded -->\nafter\n" {
-		t.Errorf("the page is %q (%v)", page, err)
-	}
-	if _, err := tutorial.Record("<!-- recorded -->\nno end\n", "new"); err == nil {
-		t.Error("a page without the end of the recorded part is accepted")
 	}
 }
 
@@ -60,7 +40,7 @@ func TestDiffers(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			got := ""
-			if err := tutorial.Differs(tt.recorded, "##", steps); err != nil {
+			if err := tutorial.Differs(tt.recorded, steps); err != nil {
 				got = err.Error()
 			}
 			if got != tt.problem {

@@ -18,8 +18,8 @@ const (
 	outside = sdk + "bin/consumer -dns " + clusterset.DNSAddress + " "
 )
 
-// ECSPage is the page with the recorded walk-through.
-const ECSPage = "docs/ecs-ec2-lambda.md"
+// ECSIntroduction is the beginning of the recorded page of ECS.
+const ECSIntroduction = "# The walk-through with services of ECS\n\nThe steps of `make demo-aws` with their real output. Cloud Map and the resolver of the VPC are cloudmap-local.\n"
 
 // ECSCleanUp is the first step that cleans up.
 const ECSCleanUp = 9

@@ -125,9 +125,8 @@ the legacy controller's tutorial: clusters ` + "`cls1` and `cls2`" + `, pod netw
 ` + registries[registry].introduction
 }
 
-// Markdown returns the step as a section of a page, under a heading such as "##", with the output
-// of Run.
-func (step Step) Markdown(heading, printed string) string {
+// Markdown returns the step as a section of a page, with the output of Run.
+func (step Step) Markdown(printed string) string {
 	_, body, _ := strings.Cut(strings.TrimLeft(printed, "\n"), "\n")
-	return fmt.Sprintf("\n%s %d. %s\n\n%s\n\n```console\n%s\n```\n", heading, step.Number, step.Title, step.Note, strings.Trim(body, "\n"))
+	return fmt.Sprintf("\n## %d. %s\n\n%s\n\n```console\n%s\n```\n", step.Number, step.Title, step.Note, strings.Trim(body, "\n"))
 }
