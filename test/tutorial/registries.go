@@ -48,10 +48,9 @@ func cloudMap() onRegistry {
 	return onRegistry{
 		name:    "Cloud Map",
 		overlay: "deploy/overlays/local",
-		installNote: "Once per cluster. `deploy/overlays/local` is `deploy/base` pointed at cloudmap-local, and a Secret holds the key of an IAM user who may do what " +
-			"[iam.md](iam.md) lists for this cluster and no more. `make demo` has created the namespace `mcs.demo-set` in Cloud Map with a catalog for each cluster, " +
-			"which no other cluster can write into, as CloudFormation does [on EKS](eks.md#3-permissions). On EKS use an overlay of your own that sets the Region, and give the ServiceAccount " +
-			"`cloud-map-mcs-controller-manager` an IAM role (IRSA or Pod Identity).",
+		installNote: "`deploy/overlays/local` is `deploy/base` with the address of cloudmap-local. The Secret has the key of an IAM user with the " +
+			"[policies](iam.md) of the cluster. `make demo` has created the namespace `mcs.demo-set` in Cloud Map with a catalog for each cluster, " +
+			"as CloudFormation does [on EKS](eks.md#3-permissions).",
 		install: []Command{
 			run("kubectl --context CLS apply -f deploy/manager/namespace.yaml"),
 			run("kubectl --context CLS -n cloud-map-mcs-system create secret generic aws-credentials --from-env-file=bin/aws/CLS.env"),
@@ -62,16 +61,15 @@ func cloudMap() onRegistry {
 		withdrawn: wait(AWS("list-services --query \"Services[?Name=='nginx-hello']\" --output text"), soon, lacks("nginx-hello")),
 		left:      wait(AWS("list-services --query 'Services[?InstanceCount>`0`].Name' --output text"), soon, lacks("catalog.", "members")),
 		seeRegistry: Step{6, "See it in Cloud Map",
-			"One instance per endpoint, as the AWS Cloud Map MCS Controller for K8s wrote them: for people, and for AWS services without access to Kubernetes. The clusters themselves read `catalog.cls1` in `mcs.demo-set`.",
+			"The [instance view](instance-view.md) has one instance for each endpoint. The clusters themselves read `catalog.cls1` in `mcs.demo-set`.",
 			[]Command{
 				wait(AWS("list-namespaces --query \"Namespaces[?Name=='demo']\""), soon, contains(`"Name": "demo"`, `"Type": "HTTP"`, `"HttpName": "demo"`)),
 				wait(AWS("list-services --query \"Services[?Name=='nginx-hello']\""), soon, contains(`"Name": "nginx-hello"`)),
 				wait(AWS("discover-instances --namespace-name demo --service-name nginx-hello"), soon, instances(3)),
 			}},
 		stays: "The services that the administrator created stay, without instances.",
-		introduction: "Cloud Map is [cloudmap-local](cloudmap-local.md); against AWS the commands are the same without `--endpoint-url`.\n" +
-			"The demo sets HTTP_PROXY for the AWS CLI, which insists on another host name for some calls ([why](cloudmap-local.md)).\n\n" +
-			"`make demo RECORD=docs/walk-through.md` writes this page anew.\n",
+		introduction: "Cloud Map is [cloudmap-local](cloudmap-local.md); against AWS the commands are the same without `--endpoint-url`.\n\n" +
+			"`make demo RECORD=docs/walk-through.md` writes this page.\n",
 	}
 }
 
@@ -80,8 +78,8 @@ func etcd() onRegistry {
 	return onRegistry{
 		name:    "etcd",
 		overlay: "deploy/overlays/local-etcd",
-		installNote: "Once per cluster. `add-cluster` makes an etcd user who may read the clusterset and write what is the cluster's own ([etcd.md](etcd.md)); " +
-			"a Secret gives it to the controller. `deploy/overlays/local-etcd` is `deploy/base` pointed at the demo's etcd.",
+		installNote: "`add-cluster` makes an etcd user who may read the clusterset and write what is the cluster's own ([etcd.md](etcd.md)). " +
+			"`deploy/overlays/local-etcd` is `deploy/base` with the address of the demo's etcd.",
 		install: []Command{
 			run("deploy/etcd/add-cluster demo-set CLS > bin/etcd/CLS.password"),
 			run("kubectl --context CLS apply -f deploy/manager/namespace.yaml"),

@@ -120,13 +120,21 @@ func Introduction(registry string) string {
 		title = "# The walk-through on " + registries[registry].name + "\n"
 	}
 	return title + `
-The steps of ` + "`make demo`" + ` with their real output, on two Kubernetes clusters of the testbed: from installing to uninstalling. The setting is that of
-the legacy controller's tutorial: clusters ` + "`cls1` and `cls2`" + `, pod networks routable to each other and not overlapping, and the same service CIDR in both.
+The steps of ` + "`make demo`" + ` with their real output, on two Kubernetes clusters of the testbed: from installing to uninstalling. The pod networks of
+` + "`cls1` and `cls2`" + ` are routed to each other, and the service CIDR is the same in both. Commands that are repeated for cls2 are shown for cls1 only.
 ` + registries[registry].introduction
 }
 
-// Markdown returns the step as a section of a page, with the output of Run.
+// Markdown returns the step as a section of a page, with the output of Run: without the commands
+// that repeat those of another cluster, and without the duration of the step.
 func (step Step) Markdown(printed string) string {
 	_, body, _ := strings.Cut(strings.TrimLeft(printed, "\n"), "\n")
-	return fmt.Sprintf("\n## %d. %s\n\n%s\n\n```console\n%s\n```\n", step.Number, step.Title, step.Note, strings.Trim(body, "\n"))
+	body, _, _ = strings.Cut(body, fmt.Sprintf("   step %d took ", step.Number))
+	var shown []string
+	for i, text := range strings.Split("\n"+strings.Trim(body, "\n"), "\n$ ")[1:] {
+		if !step.Commands[i].again {
+			shown = append(shown, "$ "+strings.TrimRight(text, "\n"))
+		}
+	}
+	return fmt.Sprintf("\n## %d. %s\n\n%s\n\n```console\n%s\n```\n", step.Number, step.Title, step.Note, strings.Join(shown, "\n\n"))
 }

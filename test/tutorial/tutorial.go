@@ -38,6 +38,8 @@ type Command struct {
 	// of a cluster one after the other, those of different clusters at once. The next command
 	// without it waits for them all.
 	beside string
+	// again: the command repeats that of another cluster, and is left out of pages.
+	again bool
 }
 
 // Slower returns the step with time limits that are longer by a factor.
@@ -71,17 +73,17 @@ func Steps(registry string, clusters int) []Step {
 	further := all[2:]
 	return []Step{
 		{1, "Install the controller in both clusters",
-			r.installNote + " The controller is Available before it knows who the cluster is.",
+			r.installNote + " The controller is Available before the cluster has an identity.",
 			each(all, append(r.install,
 				wait("kubectl --context CLS -n cloud-map-mcs-system wait deployment/cloud-map-mcs-controller-manager --for=condition=Available --timeout=5s", started, contains("condition met")),
 			)...)},
 		{2, "Make clusterset.local resolvable in both",
-			"Needs CoreDNS 1.12.2 or newer; the command says so when yours is older. It adds two lines to the Corefile and a role of its own, and `kubectl mcs dns disable` takes exactly those away ([dns.md](dns.md)).",
+			"This needs CoreDNS 1.12.2 or newer ([dns.md](dns.md)).",
 			atOnce(all,
 				run("kubectl mcs dns enable --context CLS"),
 			)},
 		{3, "Give each cluster its identity",
-			"Two ClusterProperties per cluster: its own ID, and the ID that all clusters of the clusterset share. Each cluster then finds the other in the registry.",
+			"Two ClusterProperties have the ID of the cluster and that of the clusterset. Each cluster then finds the other in the registry.",
 			slices.Concat(both(
 				run("kubectl --context CLS apply -f samples/clusterproperty-CLS.yaml"),
 			), []Command{
@@ -91,7 +93,7 @@ func Steps(registry string, clusters int) []Step {
 				run("kubectl mcs join --context CLS --cluster-id=CLS --clusterset-id=demo-set"),
 			))},
 		{4, "Create namespace demo in both; a Deployment and a Service in cls1",
-			"Nothing here is about clustersets yet. The namespace must exist in every cluster that shall import; creating it is yours to do.",
+			"The namespace must exist in every cluster that imports.",
 			append(each(all,
 				run("kubectl --context CLS create namespace demo"),
 			),
@@ -99,14 +101,14 @@ func Steps(registry string, clusters int) []Step {
 				wait("kubectl --context cls1 -n demo rollout status deployment/nginx-demo --timeout=5s", started, contains("successfully rolled out")),
 			)},
 		{5, "Export the Service from cls1",
-			"The ServiceExport has the name of the Service. `Ready=True (Exported)` means that the registry itself has shown the export to the controller.",
+			"`Ready=True (Exported)` means that the registry has shown the export to the controller.",
 			[]Command{
 				run("kubectl --context cls1 apply -f samples/nginx-serviceexport.yaml"),
 				wait(conditions("cls1"), soon, contains("Valid=True (Valid)", "Ready=True (Exported)", "Conflict=False (NoConflicts)")),
 			}},
 		r.seeRegistry,
 		{7, "Look at the ServiceImport in cls2",
-			"The IP is from cls2's own service CIDR, which may be the same in all clusters. It stays for the life of the import.",
+			"The IP is from cls2's own service CIDR. It stays for the life of the import.",
 			[]Command{
 				wait("kubectl --context cls2 -n demo get serviceimports nginx-hello -o yaml", soon, matches(
 					`type: ClusterSetIP`, `(?m)^  ips:\n  - 172\.20\.\d+\.\d+$`, `port: 80\n\s+protocol: TCP`,
@@ -119,7 +121,7 @@ func Steps(registry string, clusters int) []Step {
 				wait("kubectl --context cls2 -n demo get endpointslices", soon, matches(`imported-\S+\s+IPv4\s+80\s+10\.10\.\d+\.\d+,10\.10\.\d+\.\d+,10\.10\.\d+\.\d+`)),
 			}},
 		{9, "Use it from a pod in cls2",
-			"The name resolves to the clusterset IP; kube-proxy sends each connection straight to one of cls1's pods.",
+			"The name resolves to the clusterset IP. kube-proxy sends each connection directly to one of cls1's pods.",
 			[]Command{
 				run("kubectl --context cls2 apply -f samples/client-hello.yaml"),
 				wait("kubectl --context cls2 -n demo wait pod/client-hello --for=condition=Ready --timeout=5s", started, contains("condition met")),
@@ -128,7 +130,7 @@ func Steps(registry string, clusters int) []Step {
 				wait(curls("cls2", 24), soon, answersFrom(map[string]int{"10.10": 3})),
 			}},
 		{10, "The same name from cls1: exporting clusters import as well",
-			"A cluster that exports a service imports it too, so the name means the same everywhere.",
+			"A cluster that exports a service imports it too.",
 			[]Command{
 				run("kubectl --context cls1 apply -f samples/client-hello.yaml"),
 				wait("kubectl --context cls1 -n demo wait pod/client-hello --for=condition=Ready --timeout=5s", started, contains("condition met")),
@@ -136,7 +138,7 @@ func Steps(registry string, clusters int) []Step {
 				wait(curls("cls1", 24), soon, answersFrom(map[string]int{"10.10": 3})),
 			}},
 		{11, "Export it from cls2 too: both clusters' pods answer in both, same IP as before",
-			"Two clusters, one service: the endpoints add up, and the IP stays.",
+			"The service has the endpoints of both clusters.",
 			append([]Command{
 				run("kubectl --context cls2 -n demo get serviceimport nginx-hello -o jsonpath='{.spec.ips[0]}' | tee bin/clusterset-ip"),
 				run("kubectl --context cls2 apply -f samples/nginx-deployment.yaml -f samples/nginx-service.yaml -f samples/nginx-serviceexport.yaml"),
@@ -152,7 +154,7 @@ func Steps(registry string, clusters int) []Step {
 				wait(curls("CLS", 60), soon, answersFrom(map[string]int{"10.10": 3, "10.12": 3})),
 			)...)},
 		{12, "Export something else under the same name from cls2: a conflict that the oldest export decides",
-			"The clusters disagree about session affinity. Both ServiceExports say so and name the cluster that decides; traffic goes on as before.",
+			"The clusters disagree about session affinity. Both ServiceExports report it and name the cluster that decides. Traffic is not affected.",
 			append([]Command{
 				run("kubectl --context cls2 -n demo patch service nginx-hello -p '{\"spec\":{\"sessionAffinity\":\"ClientIP\"}}'"),
 				wait(conditions("cls2"), soon, contains("Valid=True (Valid)", "Conflict=True (SessionAffinityConflict)")),
@@ -177,7 +179,7 @@ func Steps(registry string, clusters int) []Step {
 				run("kubectl --context cls2 -n demo exec client-hello -- curl -s nginx-set-1.cls1."+setName).check(contains("Server name: nginx-set-1")),
 			)},
 		{14, "Delete the ServiceExports: the imports go, and nothing else",
-			"An import lives as long as any cluster exports the service. The local Services are not touched. A derived Service without endpoints reserves the clusterset IP for an hour (`--clusterset-ip-hold`).",
+			"An import ends when no cluster exports the service. A derived Service without endpoints reserves the clusterset IP for an hour (`--clusterset-ip-hold`).",
 			append(both(
 				run("kubectl --context CLS -n demo delete serviceexports nginx-hello nginx-set"),
 			), append(both(
@@ -189,8 +191,7 @@ func Steps(registry string, clusters int) []Step {
 				r.withdrawn,
 			)...)},
 		{15, "Uninstall: leave the clusterset, undo DNS, delete the product; namespaces delete without hanging",
-			"`kubectl mcs leave` makes the cluster leave: it takes everything of its own out of the registry, and deletes the ClusterProperties. There are no finalizers, so nothing hangs, whatever is deleted first. " +
-				"The CRDs are a target of their own, because all ServiceExports and ServiceImports of the cluster are deleted with them. " + r.stays,
+			"`kubectl mcs leave` withdraws the exports and deletes the ClusterProperties. With the CRDs, all ServiceExports and ServiceImports of the cluster are deleted. " + r.stays,
 			append(each(all,
 				run("kubectl mcs leave --yes --context CLS"),
 			), append([]Command{
@@ -224,9 +225,9 @@ func both(commands ...Command) []Command { return each([]string{"cls1", "cls2"},
 // each repeats commands for clusters.
 func each(clusters []string, commands ...Command) []Command {
 	var out []Command
-	for _, cluster := range clusters {
+	for i, cluster := range clusters {
 		for _, c := range commands {
-			c.Line = strings.ReplaceAll(c.Line, "CLS", cluster)
+			c.Line, c.again = strings.ReplaceAll(c.Line, "CLS", cluster), i > 0
 			out = append(out, c)
 		}
 	}
@@ -236,9 +237,9 @@ func each(clusters []string, commands ...Command) []Command {
 // atOnce is each for commands that do not depend on other clusters.
 func atOnce(clusters []string, commands ...Command) []Command {
 	var out []Command
-	for _, cluster := range clusters {
+	for i, cluster := range clusters {
 		for _, c := range each([]string{cluster}, commands...) {
-			c.beside = cluster
+			c.beside, c.again = cluster, i > 0
 			out = append(out, c)
 		}
 	}

@@ -91,3 +91,14 @@ func TestRun_AtOnce(t *testing.T) {
 		t.Errorf("a command of the second cluster fails, and the step returns %v", err)
 	}
 }
+
+// TestMarkdown: a page has the commands of a step for cls1 with their output, and no duration of
+// the step.
+func TestMarkdown(t *testing.T) {
+	step := Step{Number: 2, Title: "Look", Note: "A note.", Commands: append(both(run("first CLS"), run("second CLS")), run("last"))}
+	const printed = "\n== 2. Look\n\n$ first cls1\n  one\n\n  more\n\n$ second cls1\n\n$ first cls2\n  two\n\n$ second cls2\n\n$ last\n  end\n   step 2 took 1.0 s\n"
+	const want = "\n## 2. Look\n\nA note.\n\n```console\n$ first cls1\n  one\n\n  more\n\n$ second cls1\n\n$ last\n  end\n```\n"
+	if got := step.Markdown(printed); got != want {
+		t.Errorf("the section is %q, want %q", got, want)
+	}
+}
