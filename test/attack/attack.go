@@ -1,4 +1,4 @@
-// Package attack has the attacks that the controller withstands: a table, from which
+// Package attack has the attacks that the controller withstands: a list, from which
 // docs/security/threat-model.md is generated, and a test of each. The tests run on the real parts:
 // controllers and registries, cloudmap-local with its IAM and the shipped policies, etcd with
 // users, an API server. Every test shows that its attack takes place: a control has an effect that
@@ -38,6 +38,7 @@ const (
 
 // Attack is one entry of the table.
 type Attack struct {
+	// Name is for the list only: the table shows the actions.
 	Name  string
 	Actor Actor
 	// Does are the actions of the attacker, without the subject. Prevented is the outcome that must
@@ -52,16 +53,43 @@ type Attack struct {
 	Test string
 }
 
-// Table returns the attacks as a Markdown table.
+// A right is what an actor has.
+type right struct {
+	actor Actor
+	has   string
+}
+
+// rights are the actors in the order of the tables.
+var rights = []right{
+	{Member, "It has its signing key, and on Cloud Map the policies `cluster.json`, `create.json` and `instance-view.json`."},
+	{SealedMember, "The same without `create.json`: an administrator [created the resources](../iam.md#sealed-and-unsealed)."},
+	{EtcdMember, "It has its signing key and its user of etcd."},
+	{SourceMember, "It is a member of a registry that the victim only imports from."},
+	{Registrant, "It may register instances in a [mapped service](../ecs-ec2-lambda.md) of Cloud Map."},
+	{Reader, "It may read the registry."},
+	{Tenant, "It may write ServiceExports, Services and EndpointSlices in one namespace."},
+	{Pod, "It has an address in a cluster's network, and no permissions."},
+	{Thief, "It has the token of the controller's ServiceAccount."},
+}
+
+// Table returns a Markdown table of the attacks of each actor, below a heading.
 func Table() string {
 	var b strings.Builder
-	b.WriteString("| actor | attack | must not happen | remaining effect | test |\n| --- | --- | --- | --- | --- |\n")
-	for _, a := range Attacks {
-		effect := a.Effect
-		if a.Open {
-			effect = "**open:** " + effect
+	for _, r := range rights {
+		name := string(r.actor)
+		fmt.Fprintf(&b, "### %s%s\n\n%s\n\n| attack | must not happen | remaining effect |\n| --- | --- | --- |\n",
+			strings.ToUpper(name[:1]), name[1:], r.has)
+		for _, a := range Attacks {
+			if a.Actor != r.actor {
+				continue
+			}
+			effect := a.Effect
+			if a.Open {
+				effect = "**open:** " + effect
+			}
+			fmt.Fprintf(&b, "| %s | %s | %s |\n", a.Does, a.Prevented, effect)
 		}
-		fmt.Fprintf(&b, "| %s | **%s.** %s | %s | %s | `%s` |\n", a.Actor, a.Name, a.Does, a.Prevented, effect, a.Test)
+		b.WriteString("\n")
 	}
-	return strings.TrimSuffix(b.String(), "\n")
+	return strings.TrimSpace(b.String())
 }

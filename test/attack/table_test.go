@@ -24,6 +24,9 @@ func TestTable(t *testing.T) {
 		if !slices.Contains(declared, a.Test) {
 			t.Errorf("%s: there is no %s", a.Name, a.Test)
 		}
+		if !slices.ContainsFunc(rights, func(r right) bool { return r.actor == a.Actor }) {
+			t.Errorf("%s: the table has no actor %q", a.Name, a.Actor)
+		}
 		for field, text := range map[string]string{"Name": a.Name, "Actor": string(a.Actor), "Does": a.Does, "Prevented": a.Prevented, "Effect": a.Effect} {
 			if text == "" || strings.ContainsAny(text, "|\n") || strings.HasSuffix(text, ".") {
 				t.Errorf("%s: field %s is empty, ends with a period or breaks the table: %q", a.Name, field, text)
