@@ -56,21 +56,19 @@ const latencyP50, latencyP99 = 15, 50
 
 func (r *Results) latencyTables(p *page) {
 	p.linef("## The steps of one change\n")
-	p.linef("Milliseconds of the steps of a change of one endpoint, by the [traces](../operations.md#traces) of two controllers on API servers without nodes. One of 10 endpoints changes")
-	p.linef("%v after the previous change has arrived, on average. \"All steps\" is from the request that changes the EndpointSlice until a watch in the other cluster shows it. Cloud Map has", rest/2)
-	p.linef("no consistency delay. No etcd waits for the disk (--unsafe-no-fsync).")
-	p.linef("\nTwo waits limit the requests to Cloud Map. \"Further changes awaited\": one write serves all changes of 10 ms after a quiet time, and in a series those up to a pause of 50 ms. A")
-	p.linef("change is written at once if the last one of its page and the last 8 of all came alone, none within 50 ms, which costs at most 2 %% more writes. \"Read awaited\": 100 ms pass")
-	p.linef("between two reads.\n")
+	p.linef("Milliseconds of the steps of a change of one endpoint of 10, by the [traces](../operations.md#traces) of two controllers on API servers without nodes. A change follows %v after the", rest/2)
+	p.linef("previous one has arrived, on average. Cloud Map has no consistency delay. No etcd waits for the disk.\n")
+	p.linef("Two waits limit the requests to Cloud Map. \"Further changes awaited\": one write serves all changes of 10 ms after a quiet time, and in a series those up to a pause of 50 ms. A")
+	p.linef("change is written at once if the last one of its page and the last 8 of all came alone. \"Read awaited\": 100 ms pass between two reads.\n")
 	p.linef("Targets on an idle machine: a p50 of %d ms on Cloud Map, a p99 of %d ms on etcd.", latencyP50, latencyP99)
 	registry := ""
 	for _, l := range r.Latency {
 		if l.Registry != registry {
 			registry = l.Registry
-			p.linef("\n| %s, %d changes | p50 | p90 | p99 |", registry, l.Samples)
-			p.linef("| --- | ---: | ---: | ---: |")
+			p.linef("\n| %s, %d changes | p50, p90, p99 |", registry, l.Samples)
+			p.linef("| --- | ---: |")
 		}
-		p.linef("| %s | %.1f | %.1f | %.1f |", l.Step, l.P50, l.P90, l.P99)
+		p.linef("| %s | %.1f, %.1f, %.1f |", l.Step, l.P50, l.P90, l.P99)
 	}
 	r.source(p, latencySection)
 }
