@@ -176,13 +176,13 @@ func AssumptionTable() string {
 
 // ProbeTable returns the probes for the documentation.
 func ProbeTable() string {
-	rows := []string{"| probe | about | needs | requests, at most | instances |", "| --- | --- | --- | --- | --- |"}
+	rows := []string{"| probe | about | needs |", "| --- | --- | --- |"}
 	for _, p := range probes {
 		needs := ""
 		if p.missing != nil {
 			needs = "`" + p.missing(Options{}) + "`"
 		}
-		rows = append(rows, fmt.Sprintf("| %d | %s | %s | %d | %d |", p.number, p.name, needs, p.requests, p.instances))
+		rows = append(rows, fmt.Sprintf("| %d | %s | %s |", p.number, p.name, needs))
 	}
 	return strings.Join(rows, "\n")
 }

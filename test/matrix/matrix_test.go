@@ -155,18 +155,9 @@ func TestRender_ShowsFailures(t *testing.T) {
 		Date: "2026-11-23", Commit: "abc", Passed: []string{"TestVersions", "TestHeadless"}, Failed: []string{"TestReadinessFlipTravels"},
 		Clusters: []Running{{"1.31.14", "1.12.2", iptables, []string{"v1alpha1"}}, {"1.37.1", "1.12.2", nftables, []string{"v1alpha1", "v1beta1"}}},
 	}
-	want := "| 2026-11-23, abc | 1.31.14, 1.37.1 | 1.12.2 | iptables, nftables | v1alpha1, all | readiness; headless | failed: TestReadinessFlipTravels |\n"
+	want := "| 2026-11-23 | 1.31.14, 1.37.1 | 1.12.2 | iptables, nftables | v1alpha1, all | headless; failed: TestReadinessFlipTravels |\n"
 	if got := render([]Run{r}); !strings.Contains(got, want) {
 		t.Errorf("the page is\n%s\nwant a row\n%s", got, want)
-	}
-}
-
-func TestRender_NotesSquashedCommits(t *testing.T) {
-	if got := render([]Run{{Commit: "a48e392"}, {Commit: "abc"}}); !strings.Contains(got, "\nNot in the history of main: a48e392. Commit f43bbc4 has their work.\n") {
-		t.Errorf("the page has no note on a48e392:\n%s", got)
-	}
-	if got := render([]Run{{Commit: "abc"}}); strings.Contains(got, "history of main") {
-		t.Errorf("the page has a note without a reason:\n%s", got)
 	}
 }
 
