@@ -1,6 +1,8 @@
 package kube
 
 import (
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
@@ -202,8 +204,18 @@ type EventRecorder struct{ Recorder events.EventRecorder }
 
 // Publish writes e, in the background.
 func (r EventRecorder) Publish(e Event) {
-	if len(e.message) > noteMax {
-		e.message = e.message[:noteMax-3] + "..."
+	r.Recorder.Eventf(e.object, nil, e.kind, e.reason, actionSync, "%s", note(e.message))
+}
+
+// note returns a message that the API accepts as a note. A cut one ends after a word, so that no
+// part of a URL or of a command looks like the whole.
+func note(message string) string {
+	if len(message) <= noteMax {
+		return message
 	}
-	r.Recorder.Eventf(e.object, nil, e.kind, e.reason, actionSync, "%s", e.message)
+	message = message[:noteMax-len(" ...")]
+	if end := strings.LastIndexByte(message, ' '); end > 0 {
+		message = message[:end]
+	}
+	return strings.ToValidUTF8(message, "") + " ..."
 }

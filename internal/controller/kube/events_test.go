@@ -7,6 +7,21 @@ import (
 	"testing"
 )
 
+// TestNote: a message that is too long for an event ends after a word.
+func TestNote(t *testing.T) {
+	words := strings.Repeat("word ", 203) // 1015 bytes
+	for message, want := range map[string]string{
+		words:                                 words,
+		words + "123456789":                   words + "123456789",
+		words + "https://example.com/iam.md)": words + "...",
+		strings.Repeat("ü", 600):              strings.Repeat("ü", 510) + " ...",
+	} {
+		if got := note(message); got != want || len(got) > noteMax {
+			t.Errorf("the note of %d bytes has %d and ends with %q, want %q", len(message), len(got), got[len(got)-20:], want[len(want)-20:])
+		}
+	}
+}
+
 // TestEventsAreDocumented: the table of events in the reference lists every reason.
 func TestEventsAreDocumented(t *testing.T) {
 	source, err := os.ReadFile("events.go")
