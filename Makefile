@@ -6,7 +6,9 @@ VERSION   ?= v0.1.0
 PLATFORMS ?= linux/amd64 linux/arm64
 REPO      := ghcr.io/cloud-map-mcs
 MODULE    := github.com/cloud-map-mcs/cloud-map-mcs-controller
-LDFLAGS   := -s -w -X $(MODULE)/internal/config.Version=$(VERSION)
+# The tag of the version if it is that of this commit, for URLs of the documentation: those of other commits name branch main.
+TAG       := $(shell git tag --points-at HEAD --list '$(VERSION)' 2>/dev/null)
+LDFLAGS   := -s -w -X $(MODULE)/internal/config.Version=$(VERSION) -X $(MODULE)/internal/docs.Tag=$(TAG)
 HOST      := linux/$(shell go env GOHOSTARCH)
 TOOL      := go tool -modfile=$(CURDIR)/hack/tools/go.mod
 

@@ -17,6 +17,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
 	"sigs.k8s.io/yaml"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
@@ -204,11 +205,11 @@ func parameters() object {
 		catalogParameter: object{"Type": "String", "AllowedValues": []any{sealed, existing, unsealed}, "Default": sealed,
 			"Description": "Creator of the catalog of the cluster in Cloud Map. sealed: this stack, with the tag catalog-of, after the stack of clusterset.yaml. " +
 				"existing: an administrator did (kubectl mcs registry seal). unsealed: the controller, with create.json, and so the namespace. Then another member with create.json can " +
-				"tag the catalog as its own (docs/iam.md)"},
+				"tag the catalog as its own (" + docs.URL("iam.md") + ")"},
 		"InstanceView": flag("true", "Attach instance-view.json: the controller registers endpoints as instances"),
 		"InstanceDNS":  flag("false", "Attach instance-dns.json: services of the instance view have DNS records (--instance-dns)"),
 		hostedZones: object{"Type": "CommaDelimitedList", "Default": "*",
-			"Description": "ARNs of the hosted zones that instance-dns.json may change and delete, separated by commas: those of the DNS namespaces once they exist (docs/iam.md)"},
+			"Description": "ARNs of the hosted zones that instance-dns.json may change and delete, separated by commas: those of the DNS namespaces once they exist (" + docs.URL("iam.md") + ")"},
 		"InstanceHealth": flag("false", "Attach instance-health.json: instances are healthy or unhealthy (--unready-instances=unhealthy)"),
 		"Compatibility":  flag("false", "Attach compatibility.json: the controller reads the instances of the AWS Cloud Map MCS Controller for K8s (--import-from-aws-controller)"),
 		"LegacyHostedZone": object{"Type": "String", "Default": "", "AllowedPattern": "[A-Z0-9]*",

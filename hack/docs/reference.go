@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -11,12 +12,26 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/chartvalues"
 )
 
-// cell escapes text for a cell of a table.
-func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
+// pageURL matches the URL of a page of the documentation.
+var pageURL = regexp.MustCompile(regexp.QuoteMeta(docs.URL("")) + `(?:[\w-]+/)*[\w-]+\.md(?:#[\w-]+)?`)
+
+// cell escapes text for a cell of a table, and links the pages that it names.
+func cell(text string) string {
+	text = pageURL.ReplaceAllStringFunc(text, func(url string) string {
+		page := strings.TrimPrefix(url, docs.URL(""))
+		name, _, _ := strings.Cut(path.Base(page), "#")
+		if name == "README.md" {
+			name = path.Base(path.Dir(page))
+		}
+		return "[" + name + "](../" + page + ")"
+	})
+	return strings.ReplaceAll(text, "|", `\|`)
+}
 
 func flagsPage() (string, error) {
 	var b strings.Builder

@@ -3,8 +3,8 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 )
 
@@ -55,7 +55,7 @@ var rows = []struct {
 			queries: [][2]string{{`min by (direction) (cloud_map_mcs_registry_up` + replicas + `)`, "{{direction}}"}}},
 		{title: "Requests by result", unit: "reqps", description: "Requests to the registry's backend. In steady state, only polls and heartbeats.",
 			queries: [][2]string{{`sum by (registry, result) (rate(cloud_map_mcs_registry_requests_total` + replicas + `[$__rate_interval]))`, "{{registry}} {{result}}"}}},
-		{title: "Requests by operation", unit: "reqps", description: "The same by operation; docs/cost.md has their cost.",
+		{title: "Requests by operation", unit: "reqps", description: "The same by operation; " + docs.URL("cost.md") + " has their cost.",
 			queries: [][2]string{{`sum by (registry, operation) (rate(cloud_map_mcs_registry_requests_total` + replicas + `[$__rate_interval]))`, "{{registry}} {{operation}}"}}},
 		{title: "Allowed and used rate", description: "Used part of the rate limit of each operation. The limit falls when AWS throttles, and rises again by itself.",
 			unit: "percentunit", queries: [][2]string{{`sum by (registry, operation) (rate(cloud_map_mcs_registry_requests_total` + replicas + `[$__rate_interval])) / on (registry, operation) max by (registry, operation) (cloud_map_mcs_registry_request_limit` + replicas + `)`, "{{registry}} {{operation}}"}}},
@@ -145,7 +145,7 @@ func dashboard() ([]byte, error) {
 	encoder.SetIndent("", "  ")
 	err := encoder.Encode(map[string]any{
 		"title": "Cloud Map MCS Controller", "uid": names.Product, "tags": []string{"kubernetes", "multi-cluster"},
-		"description":   fmt.Sprintf("Alerts and their runbooks: %s", "https://github.com/cloud-map-mcs/cloud-map-mcs-controller/tree/main/docs/runbooks"),
+		"description":   "Alerts and their runbooks: " + docs.URL("runbooks/README.md"),
 		"schemaVersion": 39, "editable": true, "refresh": "30s", "time": map[string]string{"from": "now-3h", "to": "now"},
 		"templating": map[string]any{"list": []any{
 			map[string]any{"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"},

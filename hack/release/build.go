@@ -1,12 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -98,7 +100,8 @@ func (b *builder) buildProgram(p program, platform string) error {
 	fmt.Println("building", f.archive())
 	goos, goarch, _ := strings.Cut(platform, "/")
 	const pkg = "github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
-	ldflags := fmt.Sprintf("-s -w -buildid= -X %s.Version=%s", pkg, b.version)
+	const docs = "github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
+	ldflags := fmt.Sprintf("-s -w -buildid= -X %s.Version=%[2]s -X %[3]s.Tag=%[2]s", pkg, b.version, docs)
 	if len(b.images) > 0 && p.name == plugin {
 		ldflags += fmt.Sprintf(" -X %s.ImageDigest=%s", pkg, b.images[0].digest)
 	}
@@ -194,7 +197,8 @@ func layoutDigest(dir string) (string, error) {
 	return index.Manifests[0].Digest, nil
 }
 
-// packageChart packages the chart with the digest of the controller's image.
+// packageChart packages the chart with the digest of the controller's image, and with URLs of the
+// documentation of this version.
 func (b *builder) packageChart() error {
 	number := strings.TrimPrefix(b.version, "v")
 	name := chartName + "-" + number + ".tgz"
@@ -216,6 +220,9 @@ func (b *builder) packageChart() error {
 	if err := os.WriteFile(valuesPath, values, 0o600); err != nil {
 		return err
 	}
+	if err := nameTag(dir, b.version); err != nil {
+		return err
+	}
 	if err := execute(nil, "helm", "package", dir, "--version", number, "--app-version", b.version, "--destination", b.work); err != nil {
 		return err
 	}
@@ -231,6 +238,20 @@ func (b *builder) packageChart() error {
 		entries[i].mode = 0o644
 	}
 	return b.writeArchive(name, entries)
+}
+
+// nameTag replaces branch main by a tag in the URLs of the repository, in all files of a folder.
+func nameTag(dir, tag string) error {
+	return filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(path, bytes.ReplaceAll(text, []byte(sourceURL+"/blob/main/"), []byte(sourceURL+"/blob/"+tag+"/")), 0o600)
+	})
 }
 
 // manifests are the files for kubectl apply, with their folders: the CRDs, and the controller for

@@ -407,6 +407,30 @@ func TestLayoutDigest(t *testing.T) {
 	}
 }
 
+// The chart of a release has no URL of branch main, whose pages are about another version.
+func TestNameTag(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS("../../"+chartPath)); err != nil {
+		t.Fatal(err)
+	}
+	if err := nameTag(dir, "v0.2.0"); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"values.yaml":            sourceURL + "/blob/v0.2.0/docs/cost.md\n",
+		"templates/_helpers.tpl": "\n" + sourceURL + "/blob/v0.2.0/docs\n",
+		"files/alerts.yaml":      sourceURL + "/blob/v0.2.0/docs/runbooks/CloudMapMCSNotMember.md\n",
+	} {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(text), want) || strings.Contains(string(text), "/main/docs") {
+			t.Errorf("%s does not have %q, or has a URL of branch main", name, want)
+		}
+	}
+}
+
 // Both files for kubectl apply have the image by digest, and the namespace before what is in it.
 func TestRenderManifests(t *testing.T) {
 	for folder, flag := range map[string]string{"../../deploy/base": "--registry=cloudmap", "../../deploy/overlays/etcd": "--registry=etcd"} {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 )
 
@@ -91,5 +92,5 @@ func (s *budgetScale) Type() string { return "float" }
 
 func (b *Budgets) bind(flags *pflag.FlagSet) {
 	flags.Var(&budgetScale{budgets: b, scale: 1}, "budget-scale",
-		"Factor of the budgets for the exports of the other clusters (docs/operations.md#budgets), such as 2 for twice as many. The memory limit grows with it.")
+		"Factor of the budgets for the exports of the other clusters ("+docs.URL("operations.md#budgets")+"), such as 2 for twice as many. The memory limit grows with it.")
 }

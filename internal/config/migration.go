@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 )
 
 // Migration configures the migration from the legacy controller, the AWS Cloud Map MCS Controller
@@ -19,7 +21,7 @@ type Migration struct {
 
 func (m *Migration) bind(flags *pflag.FlagSet) {
 	flags.BoolVar(&m.ImportFromAWSController, "import-from-aws-controller", m.ImportFromAWSController,
-		"During a migration, also import from clusters that still run the AWS Cloud Map MCS Controller for K8s, and take over its imports in this cluster (docs/migration.md).")
+		"During a migration, also import from clusters that still run the AWS Cloud Map MCS Controller for K8s, and take over its imports in this cluster ("+docs.URL("migration.md")+").")
 	flags.DurationVar(&m.PollInterval, "legacy-poll-interval", m.PollInterval,
 		"Interval between polls of the Cloud Map instances of those clusters.")
 }

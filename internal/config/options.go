@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/redact"
@@ -228,7 +229,7 @@ func (o *Options) Flags() *pflag.FlagSet {
 	o.PeerNotifications.bind(flags)
 	o.AWS.bind(flags)
 	flags.Var(o.AWSRates, "aws-rate",
-		"Client-side rate limit for a Cloud Map operation, as OPERATION=QPS/BURST. Repeatable. docs/cost.md lists the defaults.")
+		"Client-side rate limit for a Cloud Map operation, as OPERATION=QPS/BURST. Repeatable. "+docs.URL("cost.md")+" lists the defaults.")
 	o.Etcd.bind(flags)
 	flags.Var(&o.ImportFrom, "import-from",
 		"Additional registry to import from, such as cloudmap,region=eu-central-1,role-arn=arn:aws:iam::111122223333:role/mcs-reader. Repeatable. "+
@@ -255,7 +256,7 @@ func (r *Registry) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&r.Name, "registry", r.Name,
 		"Registry of the clusterset: "+RegistryCloudMap+" or "+RegistryEtcd+".")
 	flags.BoolVar(&r.InstanceView, "instance-view", r.InstanceView,
-		"Register each exported endpoint as a Cloud Map instance, for users and other AWS services. Imports do not need it, and AWS bills each instance: docs/cost.md")
+		"Register each exported endpoint as a Cloud Map instance, for users and other AWS services. Imports do not need it, and AWS bills each instance: "+docs.URL("cost.md"))
 	r.Instances.bind(flags)
 	flags.DurationVar(&r.PollInterval, "poll-interval", r.PollInterval,
 		"Interval between polls of the registry.")

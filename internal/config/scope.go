@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
@@ -63,7 +64,7 @@ func (s *Scope) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&s.InstanceDNS, "instance-dns", s.InstanceDNS,
 		"DNS records of the Cloud Map services that the instance view creates in private DNS namespaces, unless the namespace's annotation says otherwise: none, auto, address (A, AAAA) or srv. Should be the same in every cluster.")
 	flags.StringVar(&s.ImportPolicy, "import-policy", s.ImportPolicy,
-		"Path of a file with the namespaces and pod networks that each cluster may export, which is read again when it changes (docs/security/import-policy.md; default: none, all are allowed).")
+		"Path of a file with the namespaces and pod networks that each cluster may export, which is read again when it changes ("+docs.URL("security/import-policy.md")+"; default: none, all are allowed).")
 }
 
 func (s *Scope) validate() error {

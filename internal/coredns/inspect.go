@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 )
 
 // State is the state of clusterset.local in a Corefile or a cluster.
@@ -86,7 +88,7 @@ func read(src, domain string) (corefile, error) {
 	}
 	if len(c.targets) == 0 {
 		return corefile{}, fmt.Errorf("finding the kubernetes plugin in the Corefile: none serves %q; "+
-			"set another cluster domain with --cluster-domain; if an imported file has the plugin, edit that file (docs/dns.md)", c.domain)
+			"set another cluster domain with --cluster-domain; if an imported file has the plugin, edit that file ("+docs.URL("dns.md")+")", c.domain)
 	}
 	return c, nil
 }

@@ -116,6 +116,9 @@ func TestRelease(t *testing.T) {
 	if got := s.run("kubectl mcs install --dry-run"); !strings.Contains(got, released) {
 		t.Errorf("the plugin does not install the image %s", digest)
 	}
+	if got, want := s.run("kubectl mcs install --help"), "/blob/"+version+"/docs/"; !strings.Contains(got, want) {
+		t.Errorf("the plugin does not name the pages of its version, %s: %s", want, got)
+	}
 	exportAndImport(s)
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/check"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 )
 
 // checks returns all checks. Each requires the ones before it.
@@ -30,7 +31,7 @@ func (c *coreDNS) cacheChecks() []check.Check {
 		Name: "node-local cache", Result: check.Warning,
 		Detail: fmt.Sprintf("ConfigMap %s/%s has no server block for %s: pods that use the cache query the upstream resolvers",
 			namespace, c.bypassed, coredns.Zone),
-		Remedy: "copy its server block for the cluster domain and change the key to " + coredns.Zone + ":53 (docs/dns.md)",
+		Remedy: "copy its server block for the cluster domain and change the key to " + coredns.Zone + ":53 (" + docs.URL("dns.md") + ")",
 	}}
 }
 
@@ -80,7 +81,7 @@ func apiCheck(context string, served []string) check.Check {
 	result.Result, result.Detail, result.Remedy = check.Missing, watched.String()+" is not served"+effect, "install the CRDs: "+install
 	if len(served) > 0 {
 		result.Detail = fmt.Sprintf("%s is not served, only %s%s", watched, strings.Join(served, ", "), effect)
-		result.Remedy = "replace the CRDs by some that serve both versions: " + install + " does so unless they are newer than its own (docs/install.md#crds)"
+		result.Remedy = "replace the CRDs by some that serve both versions: " + install + " does so unless they are newer than its own (" + docs.URL("install.md#crds") + ")"
 	}
 	return result
 }
@@ -227,7 +228,7 @@ func (d *clusterDNS) checks(own, second responses) []check.Check {
 	if d.own == nil && own.isComplete() && own.pods == 0 {
 		answers = check.Check{
 			Name: "answers", Result: check.Unknown, Detail: "no pod of the cluster's DNS runs: pods resolve " + coredns.Zone + " by their dnsConfig",
-			Remedy: "see what kubectl mcs dns enable --beside prints, and docs/dns.md#eks-auto-mode",
+			Remedy: "see what kubectl mcs dns enable --beside prints, and " + docs.URL("dns.md#eks-auto-mode"),
 		}
 	} else if d.own == nil && answers.IsFailure() {
 		answers.Remedy = "configure the DNS of the cluster: " + remedy + " prints how"

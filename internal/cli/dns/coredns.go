@@ -17,6 +17,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 )
 
 // The names of CoreDNS's objects in kubeadm, EKS, AKS, k3s and the testbed.
@@ -57,7 +58,7 @@ const (
 // errNoCoreDNS is the error for a cluster in which CoreDNS has another name, or that has another
 // DNS server.
 var errNoCoreDNS = fmt.Errorf("finding CoreDNS: Deployment %s/%s does not exist; if the cluster has another DNS server (such as kube-dns on GKE) "+
-	"or none that can be edited (EKS Auto Mode), run kubectl mcs dns enable --beside: docs/dns.md", namespace, name)
+	"or none that can be edited (EKS Auto Mode), run kubectl mcs dns enable --beside: "+docs.URL("dns.md"), namespace, name)
 
 // readCoreDNS reads the facts about the cluster's own CoreDNS.
 func readCoreDNS(ctx context.Context, k *session.Cluster, clusterDomain string) (*coreDNS, error) {

@@ -16,6 +16,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/check"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 )
 
 // defaultWait covers a rolling restart of a few CoreDNS pods, image pull included. Without a
@@ -303,7 +304,7 @@ func printRestartWarnings(s *session.Session, c *coreDNS) {
 			"Run two or more replicas to avoid this.")
 	}
 	if c.bypassed != "" {
-		s.Progressf("Warning: the node-local DNS cache sends queries for %s to the upstream resolvers: docs/dns.md#nodelocal-dnscache.", coredns.Zone)
+		s.Progressf("Warning: the node-local DNS cache sends queries for %s to the upstream resolvers: "+docs.URL("dns.md#nodelocal-dnscache")+".", coredns.Zone)
 	}
 }
 

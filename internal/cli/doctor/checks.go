@@ -15,6 +15,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/cost"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
@@ -94,7 +95,7 @@ func (f *clusterFacts) crdCheck(bundled crds.Release) check.Check {
 	case len(older) > 0:
 		c.Result = check.Warning
 		c.Detail = strings.Join(older, ", ") + "; this plugin installs " + bundled.String()
-		c.Remedy = "an older schema drops fields of newer controllers; upgrade the CRDs: kubectl mcs install --context " + f.context + " (docs/install.md#crds)"
+		c.Remedy = "an older schema drops fields of newer controllers; upgrade the CRDs: kubectl mcs install --context " + f.context + " (" + docs.URL("install.md#crds") + ")"
 	default:
 		c.Detail = f.crds["serviceexports.multicluster.x-k8s.io"].String()
 	}
@@ -123,7 +124,7 @@ func (f *clusterFacts) controllerCheck() check.Check {
 		if c.Result = check.Failed; state == session.StateNoPermission {
 			c.Result = check.Unknown
 		}
-		c.Remedy = cmp.Or(c.Remedy, "check that --status-bind-address is not 0 (docs/kubectl-mcs.md#sources-of-the-data); if it is not, "+describe)
+		c.Remedy = cmp.Or(c.Remedy, "check that --status-bind-address is not 0 ("+docs.URL("kubectl-mcs.md#sources-of-the-data")+"); if it is not, "+describe)
 	case !f.controller.Leader:
 		c.Result, c.Detail, c.Remedy = check.Failed, status.NoLeader, "run kubectl mcs check --wait 1m --context "+f.context+"; if it continues, "+describe
 	case f.replicas > 0 && f.ready < f.replicas:
@@ -168,7 +169,7 @@ func (f *clusterFacts) identityCheck() check.Check {
 	} else if problem != "" {
 		return check.Check{
 			Name: "identity", Result: check.Failed, Detail: problem,
-			Remedy: fmt.Sprintf("to stay cluster %s of clusterset %s, run kubectl mcs join --context %s --cluster-id=%[1]s --clusterset-id=%[2]s; to leave now, run kubectl mcs leave --context %[3]s (docs/reliability.md)",
+			Remedy: fmt.Sprintf("to stay cluster %s of clusterset %s, run kubectl mcs join --context %s --cluster-id=%[1]s --clusterset-id=%[2]s; to leave now, run kubectl mcs leave --context %[3]s ("+docs.URL("reliability.md")+")",
 				id.ClusterID, id.ClusterSetID, f.context),
 		}
 	}
@@ -183,10 +184,10 @@ func logsCommand(context, namespace string) string {
 // changeRemedy returns the actions for a cluster whose identity changes to next.
 func changeRemedy(context string, id, next mcs.Identity) string {
 	if id == next {
-		return "wait, or remove the reason; the imports of the other clusters stay meanwhile (docs/reliability.md)"
+		return "wait, or remove the reason; the imports of the other clusters stay meanwhile (" + docs.URL("reliability.md") + ")"
 	}
 	return fmt.Sprintf("wait, or remove the reason; to stay cluster %s of clusterset %s, run kubectl mcs join --context %s --cluster-id=%[1]s --clusterset-id=%[2]s "+
-		"(docs/reliability.md)", id.ClusterID, id.ClusterSetID, context)
+		"("+docs.URL("reliability.md")+")", id.ClusterID, id.ClusterSetID, context)
 }
 
 func joinRemedy(context string) string {
@@ -227,19 +228,19 @@ func (f *clusterFacts) registryCheck() check.Check {
 // conditions on tags do not match it any more.
 func (f *clusterFacts) credentialsCheck() check.Check {
 	if works := f.controller.ReadProblem == "" && f.controller.WriteProblem == ""; works && len(f.controller.InstanceWarnings) > 0 {
-		return f.requestsCheck("credentials", "denied", check.Warning, "reading and writing work, the instance view may not: the check of that name has the policy that is missing (docs/iam.md)")
+		return f.requestsCheck("credentials", "denied", check.Warning, "reading and writing work, the instance view may not: the check of that name has the policy that is missing ("+docs.URL("iam.md")+")")
 	} else if works {
 		return f.requestsCheck("credentials", "denied", check.Warning, "reading and writing work, so the requests may have been for a service that was "+
-			"deleted, which AWS also denies: run this command again in a minute; if it continues, compare the policies with docs/iam.md")
+			"deleted, which AWS also denies: run this command again in a minute; if it continues, compare the policies with "+docs.URL("iam.md"))
 	}
 	return f.requestsCheck("credentials", "denied", check.Failed,
-		"give the controller in "+f.context+" credentials with a policy that allows these operations (docs/iam.md); if they were allowed before, check that the "+
+		"give the controller in "+f.context+" credentials with a policy that allows these operations ("+docs.URL("iam.md")+"); if they were allowed before, check that the "+
 			"namespace mcs.<clusterset> and its services still exist with their tags: AWS also denies requests for deleted services")
 }
 
 func (f *clusterFacts) throttlingCheck() check.Check {
 	return f.requestsCheck("throttling", "throttled", check.Warning,
-		"the controller reduces its request rate automatically; if this continues, raise the quota of the account or the poll interval: docs/reference/flags.md")
+		"the controller reduces its request rate automatically; if this continues, raise the quota of the account or the poll interval: "+docs.URL("reference/flags.md"))
 }
 
 // requestsCheck returns OK if no request of the last minute had the given result, else the result
@@ -291,7 +292,7 @@ func (f *clusterFacts) membersCheck() check.Check {
 	switch {
 	case len(stale) > 0:
 		c.Result, c.Detail = check.Warning, "no heartbeat from "+strings.Join(check.Summarize(stale, 8), ", ")
-		c.Remedy = "run kubectl mcs check in these clusters: their controllers may be down (docs/stale-clusters.md); " +
+		c.Remedy = "run kubectl mcs check in these clusters: their controllers may be down (" + docs.URL("stale-clusters.md") + "); " +
 			"if one does not exist any more, run kubectl mcs forget " + stale[0] + " --context " + f.context
 	case len(problems) > 0:
 		c.Result, c.Detail = check.Warning, strings.Join(check.Summarize(problems, 3), "; ")
@@ -324,10 +325,10 @@ func (f *clusterFacts) networksCheck() check.Check {
 	case len(shared) > 0:
 		c.Result, c.Detail = check.Warning, strings.Join(check.Summarize(shared, 3), "; ")
 		c.Remedy = "addresses in these networks belong to the cluster with the oldest export: " +
-			"correct ClusterProperty " + mcs.PropertyNetworks + ", or give the clusters different pod networks (docs/security/import-policy.md)"
+			"correct ClusterProperty " + mcs.PropertyNetworks + ", or give the clusters different pod networks (" + docs.URL("security/import-policy.md") + ")"
 	case len(silent) > 0:
 		c.Result, c.Detail = check.Unknown, "the networks of the pods of "+strings.Join(check.Summarize(silent, 8), ", ")+" are not announced"
-		c.Remedy = "create ClusterProperty " + mcs.PropertyNetworks + " there, so that importers can require it (docs/security/import-policy.md)"
+		c.Remedy = "create ClusterProperty " + mcs.PropertyNetworks + " there, so that importers can require it (" + docs.URL("security/import-policy.md") + ")"
 	default:
 		c.Detail = strings.Join(check.Summarize(announced, 4), "; ")
 	}
@@ -362,7 +363,7 @@ func (f *clusterFacts) zonesChecks() []check.Check {
 	}
 	c := check.Check{Name: "zones", Result: check.OK, Detail: strings.Join(check.Summarize(announced, 4), "; ")}
 	remedy := "label the nodes there with " + mcs.LabelZoneID + ", or create ClusterProperty " + mcs.PropertyZones +
-		": in another AWS account a zone of the same name may be another one (docs/topology.md)"
+		": in another AWS account a zone of the same name may be another one (" + docs.URL("topology.md") + ")"
 	switch {
 	case len(unclear) > 0:
 		c.Result, c.Detail, c.Remedy = check.Warning, strings.Join(check.Summarize(unclear, 3), "; "), remedy
@@ -386,7 +387,7 @@ func (f *clusterFacts) instanceChecks() []check.Check {
 	}
 	return []check.Check{{
 		Name: "instance view", Result: check.Warning, Detail: strings.Join(check.Summarize(lines, 3), "; "),
-		Remedy: "other clusters import these services; consumers that read Cloud Map or its DNS do not see all (docs/instance-view.md)",
+		Remedy: "other clusters import these services; consumers that read Cloud Map or its DNS do not see all (" + docs.URL("instance-view.md") + ")",
 	}}
 }
 
@@ -402,7 +403,7 @@ func (f *clusterFacts) mappedChecks() []check.Check {
 	c.Detail = fmt.Sprintf("%d services of AWS Cloud Map, imported as those of %s", m.Exports, m.ClusterID)
 	if problems := subtract(m.Problems, m.OverBudget); len(problems) > 0 {
 		c.Result, c.Detail = check.Warning, strings.Join(check.Summarize(problems, 3), "; ")
-		c.Remedy = "imports that exist stay: correct the file of --cloud-map-services, the instances, or the controller's role (docs/ecs-ec2-lambda.md)"
+		c.Remedy = "imports that exist stay: correct the file of --cloud-map-services, the instances, or the controller's role (" + docs.URL("ecs-ec2-lambda.md") + ")"
 	}
 	return []check.Check{f.ifRead(c)}
 }
@@ -425,7 +426,7 @@ func (f *clusterFacts) costChecks() []check.Check {
 	}
 	c := check.Check{Name: "cost", Result: check.OK, Detail: use.String()}
 	if use.View > 0 {
-		c.Remedy = "each endpoint and port costs " + cost.Dollars(cost.PerInstance) + " because of the instance view, which --instance-view=false turns off (docs/instance-view.md#turning-it-off)"
+		c.Remedy = "each endpoint and port costs " + cost.Dollars(cost.PerInstance) + " because of the instance view, which --instance-view=false turns off (" + docs.URL("instance-view.md#turning-it-off") + ")"
 	}
 	return []check.Check{f.ifRead(c)}
 }
@@ -449,7 +450,7 @@ func (f *clusterFacts) signaturesCheck() check.Check {
 	if len(refused) > 0 {
 		c.Result, c.Detail = check.Warning, strings.Join(check.Summarize(refused, 3), "; ")
 		c.Remedy = "these records change no import: find what writes them. If a cluster was rebuilt or has lost its key, run kubectl mcs trust; if another member writes them, remove " +
-			"its rights (docs/runbooks/CloudMapMCSRecordsRefused.md)"
+			"its rights (" + docs.URL("runbooks/CloudMapMCSRecordsRefused.md") + ")"
 	}
 	return c
 }
@@ -467,10 +468,10 @@ func (f *clusterFacts) catalogChecks() []check.Check {
 	case len(unsealed) > 0:
 		c.Result, c.Detail = check.Warning, "not sealed: "+strings.Join(check.Summarize(unsealed, 8), ", ")
 		c.Remedy = "another member can keep their changes from arriving: remove create.json from the roles, and run, as an administrator of the AWS account, kubectl mcs registry seal --context " +
-			f.context + " | sh (docs/iam.md#sealed-and-unsealed)"
+			f.context + " | sh (" + docs.URL("iam.md#sealed-and-unsealed") + ")"
 	case len(unreadable) > 0:
 		c.Result, c.Detail = check.Unknown, "could not be read: "+strings.Join(check.Summarize(unreadable, 8), ", ")
-		c.Remedy = "allow the controller servicediscovery:ListTagsForResource and ListServices (docs/iam.md); an account that shares a namespace hides its tags"
+		c.Remedy = "allow the controller servicediscovery:ListTagsForResource and ListServices (" + docs.URL("iam.md") + "); an account that shares a namespace hides its tags"
 	case len(sealed) > 0:
 		c.Detail = "only its cluster can write into the catalog of each: " + strings.Join(check.Summarize(sealed, 8), ", ")
 	default:
@@ -499,7 +500,7 @@ func (f *clusterFacts) budgetsCheck() check.Check {
 	}
 	if lines := append(over, near...); len(lines) > 0 {
 		c.Result, c.Detail = check.Warning, strings.Join(check.Summarize(lines, 3), "; ")
-		c.Remedy = "imports that exist stay; raise the budget and the memory limit, or find out why the cluster exports so much (docs/runbooks/CloudMapMCSNearBudget.md)"
+		c.Remedy = "imports that exist stay; raise the budget and the memory limit, or find out why the cluster exports so much (" + docs.URL("runbooks/CloudMapMCSNearBudget.md") + ")"
 	}
 	return c
 }
@@ -580,10 +581,10 @@ func (f *clusterFacts) pathsCheck() check.Check {
 		if f.controller.FaultHere {
 			c.Detail += "; that is most clusters, so the fault is probably here, and no endpoints are withdrawn"
 		}
-		c.Remedy = "check routes, security groups and NetworkPolicies between the clusters (docs/runbooks/CloudMapMCSMemberUnreachable.md)"
+		c.Remedy = "check routes, security groups and NetworkPolicies between the clusters (" + docs.URL("runbooks/CloudMapMCSMemberUnreachable.md") + ")"
 	case len(unknown) > 0:
 		c.Result, c.Detail = check.Warning, "no probe has reached "+list(unknown)+" yet: if the path fails, no endpoints are withdrawn"
-		c.Remedy = "open TCP 8081 between the controllers, and networkPolicy.probeTo for endpoints (docs/stale-clusters.md#path-health)"
+		c.Remedy = "open TCP 8081 between the controllers, and networkPolicy.probeTo for endpoints (" + docs.URL("stale-clusters.md#path-health") + ")"
 	case len(untested) > 0:
 		c.Detail = "there is nothing to connect to in " + list(untested)
 	case len(blocked) > 0:
@@ -623,7 +624,7 @@ func (f *clusterFacts) policyChecks() []check.Check {
 			c.Result, c.Detail = check.Failed, "the policy of "+p.Loaded.UTC().Format(time.RFC3339)+" stays in use: "+p.Problem
 		}
 		if c.Result != check.OK {
-			c.Remedy = "correct the file, which is read again without a restart (docs/security/import-policy.md)"
+			c.Remedy = "correct the file, which is read again without a restart (" + docs.URL("security/import-policy.md") + ")"
 		}
 		out = append(out, c)
 	}
@@ -634,7 +635,7 @@ func (f *clusterFacts) policyChecks() []check.Check {
 		}
 		out = append(out, check.Check{
 			Name: "refused exports", Result: check.Warning, Detail: strings.Join(check.Summarize(list, 3), "; "),
-			Remedy: "if this is not intended, change the exports or the import policy (docs/runbooks/CloudMapMCSExportsRefused.md)",
+			Remedy: "if this is not intended, change the exports or the import policy (" + docs.URL("runbooks/CloudMapMCSExportsRefused.md") + ")",
 		})
 	}
 	return out
@@ -643,7 +644,7 @@ func (f *clusterFacts) policyChecks() []check.Check {
 // dnsChecks returns the checks of kubectl mcs dns status, and what the controller's pod resolves.
 func (f *clusterFacts) dnsChecks() []check.Check {
 	if f.dns == nil {
-		return append([]check.Check{{Name: "DNS", Result: check.Unknown, Detail: f.dnsProblem, Remedy: "see docs/dns.md"}}, f.resolutionChecks()...)
+		return append([]check.Check{{Name: "DNS", Result: check.Unknown, Detail: f.dnsProblem, Remedy: "see " + docs.URL("dns.md")}}, f.resolutionChecks()...)
 	}
 	if f.dns.State == coredns.Disabled {
 		return []check.Check{{Name: "DNS", Result: check.Failed, Detail: coredns.Zone + " is not enabled", Remedy: f.dns.EnableRemedy(f.context)}}
@@ -668,7 +669,7 @@ func (f *clusterFacts) resolutionChecks() []check.Check {
 		if f.dns != nil { // The pods of CoreDNS answer, or their check has failed.
 			c.Result = check.Warning
 		}
-		c.Remedy = "run this command again in a minute; if it continues, see docs/runbooks/CloudMapMCSDNSNotServed.md"
+		c.Remedy = "run this command again in a minute; if it continues, see " + docs.URL("runbooks/CloudMapMCSDNSNotServed.md")
 	case resolution.State != status.DNSServed:
 		c.Result, c.Detail = check.Unknown, resolution.Problem
 	}
@@ -690,7 +691,7 @@ func (f *clusterFacts) proxyCheck() check.Check {
 }
 
 // networkPolicyRemedy names a reason why only connections of the controller's pod fail.
-const networkPolicyRemedy = "if the chart's networkPolicy.enabled is true, check that networkPolicy.probeTo includes the destination: docs/install.md"
+var networkPolicyRemedy = "if the chart's networkPolicy.enabled is true, check that networkPolicy.probeTo includes the destination: " + docs.URL("install.md#network-policy")
 
 // connectionCheck checks the clusterset IP of one imported service. It is conclusive only if an
 // endpoint of the service accepts connections.

@@ -19,6 +19,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/dns"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/policy"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
@@ -292,7 +293,7 @@ func TestCredentialsCheckWithProblem(t *testing.T) {
 	f.controller.Requests = []status.Request{{Operation: "RegisterInstance", Result: "denied", Count: 3}}
 	f.controller.WriteProblem = "AccessDenied"
 	c := f.credentialsCheck()
-	if c.Result != check.Failed || !strings.Contains(c.Remedy, "docs/iam.md") || !strings.Contains(c.Remedy, "deleted services") {
+	if c.Result != check.Failed || !strings.Contains(c.Remedy, docs.URL("iam.md")) || !strings.Contains(c.Remedy, "deleted services") {
 		t.Errorf("check %+v", c)
 	}
 }

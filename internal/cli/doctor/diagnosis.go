@@ -17,6 +17,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/check"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
@@ -88,7 +89,7 @@ func (f *ServiceFacts) problemStep() check.Check {
 	if f.noPermission {
 		return check.Check{
 			Name: "objects", Result: check.Unknown, Detail: f.problem,
-			Remedy: "ask an administrator for the role view in the namespace: docs/install.md#roles-for-teams",
+			Remedy: "ask an administrator for the role view in the namespace: " + docs.URL("install.md#roles-for-teams"),
 		}
 	}
 	return apiServerFailure(f.Context, f.problem)
@@ -225,7 +226,7 @@ func (f *ServiceFacts) instanceSteps() []check.Check {
 	}
 	return []check.Check{{
 		Name: "instance view", Result: check.Warning, Detail: strings.Join(f.Registry.Publication.Warnings, "; "),
-		Remedy: "the export works; consumers that read Cloud Map or its DNS do not see all of it (docs/instance-view.md)",
+		Remedy: "the export works; consumers that read Cloud Map or its DNS do not see all of it (" + docs.URL("instance-view.md") + ")",
 	}}
 }
 
@@ -268,7 +269,7 @@ func (f *ServiceFacts) controllerStep() check.Check {
 	switch {
 	case f.noPermission:
 		c.Result, c.Detail = check.Unknown, f.controllerProblem
-		c.Remedy = fmt.Sprintf("ask an administrator to run kubectl mcs diagnose %s -n %s --context %s (docs/kubectl-mcs.md#permissions)", f.key.Name, f.key.Namespace, f.Context)
+		c.Remedy = fmt.Sprintf("ask an administrator to run kubectl mcs diagnose %s -n %s --context %s ("+docs.URL("kubectl-mcs.md#permissions")+")", f.key.Name, f.key.Namespace, f.Context)
 	case f.controller == nil:
 		c.Detail = f.controllerProblem
 		c.Remedy = cmp.Or(f.controllerRemedy, fmt.Sprintf("run kubectl mcs check --context %s, and kubectl --context %[1]s -n %s get pods", f.Context, f.controllerNamespace))
@@ -299,10 +300,10 @@ func (f *ServiceFacts) exportStep() check.Check {
 		c.Remedy = "check that the controller runs and can read ServiceExports: kubectl mcs check --context " + f.Context
 	case valid.Status != metav1.ConditionTrue && isValid(f.export):
 		c.Result, c.Detail = check.Warning, "exported, but not valid: "+conditionText(valid)
-		c.Remedy = "see reason " + valid.Reason + " in docs/reference/conditions.md"
+		c.Remedy = "see reason " + valid.Reason + " in " + docs.URL("reference/conditions.md")
 	case valid.Status != metav1.ConditionTrue:
 		c.Detail = "not valid: " + conditionText(valid)
-		c.Remedy = "see reason " + valid.Reason + " in docs/reference/conditions.md"
+		c.Remedy = "see reason " + valid.Reason + " in " + docs.URL("reference/conditions.md")
 	case readiness == nil || readiness.Status != metav1.ConditionTrue:
 		c.Detail = "not exported: " + conditionText(readiness)
 		c.Remedy = f.exportRemedy(readiness)
@@ -339,7 +340,7 @@ func (f *ServiceFacts) exportRemedy(readiness *metav1.Condition) string {
 	case strings.Contains(readiness.Message, "is already used by another cluster"):
 		return "give one of the two clusters another ID: kubectl mcs join --context " + f.Context + " --cluster-id=… --clusterset-id=… --force"
 	}
-	return "see reason " + readiness.Reason + " in docs/reference/conditions.md"
+	return "see reason " + readiness.Reason + " in " + docs.URL("reference/conditions.md")
 }
 
 func (f *ServiceFacts) publicationStep() check.Check {
@@ -365,7 +366,7 @@ func (f *ServiceFacts) conflictStep() check.Check {
 		c.Result, c.Detail = check.Unknown, conditionText(conflict)
 	case conflict.Status == metav1.ConditionTrue:
 		c.Result, c.Detail = check.Warning, conditionText(conflict)
-		c.Remedy = "make the exported Services equal in these properties; until then the oldest export wins (docs/api.md)"
+		c.Remedy = "make the exported Services equal in these properties; until then the oldest export wins (" + docs.URL("api.md") + ")"
 	}
 	return c
 }
@@ -396,7 +397,7 @@ func (f *ServiceFacts) importSteps(key mcs.Key, exporters []string, all []Servic
 	if f.Registry != nil && f.Registry.NotImported != "" {
 		return append(steps, check.Check{
 			Name: "namespace", Result: check.Failed, Detail: f.Registry.NotImported,
-			Remedy: "move the service to another namespace, or let the administrator of " + f.Context + " list this one (docs/install.md#namespaces-that-export-and-import)",
+			Remedy: "move the service to another namespace, or let the administrator of " + f.Context + " list this one (" + docs.URL("install.md#namespaces-that-export-and-import") + ")",
 		})
 	}
 	return slices.Concat(steps, f.importedSteps(exporters, all))
@@ -449,7 +450,7 @@ func (f *ServiceFacts) mappedStep() check.Check {
 	}
 	if len(m.Problems) > 0 {
 		c.Detail += "; " + strings.Join(check.Summarize(m.Problems, 3), "; ")
-		c.Remedy = "correct the file of --cloud-map-services, the instances, or the controller's role (docs/ecs-ec2-lambda.md#failures)"
+		c.Remedy = "correct the file of --cloud-map-services, the instances, or the controller's role (" + docs.URL("ecs-ec2-lambda.md#failures") + ")"
 	}
 	return c
 }
@@ -500,7 +501,7 @@ func (f *ServiceFacts) registryStep(exporters []string) check.Check {
 	case len(stale) > 0:
 		c.Result = check.Warning
 		c.Detail += "; stale: " + strings.Join(stale, ", ")
-		c.Remedy = "run kubectl mcs check in the stale clusters: their controllers send no heartbeat (docs/stale-clusters.md)"
+		c.Remedy = "run kubectl mcs check in the stale clusters: their controllers send no heartbeat (" + docs.URL("stale-clusters.md") + ")"
 	}
 	return c
 }
@@ -513,7 +514,7 @@ func (f *ServiceFacts) notFor() []string {
 	return f.Registry.NotFor
 }
 
-const refusedRemedy = "if this is not intended, change the export or the import policy (docs/security/import-policy.md)"
+var refusedRemedy = "if this is not intended, change the export or the import policy (" + docs.URL("security/import-policy.md") + ")"
 
 // refused returns the parts of the exports of a cluster, "" for all clusters, that this cluster
 // refuses.
@@ -542,9 +543,9 @@ func (f *ServiceFacts) importStep(exporters []string) check.Check {
 		if f.derived != nil && plan.IsHeld(f.derived) {
 			c.Detail += "; Service " + f.derived.Name + " holds its IP " + f.derived.Spec.ClusterIP + " since " + f.derived.Annotations[plan.AnnotationHeldSince]
 		}
-		c.Remedy = "repair the failed steps above, and check whether the namespace is excluded from imports: docs/install.md#namespaces-that-export-and-import"
+		c.Remedy = "repair the failed steps above, and check whether the namespace is excluded from imports: " + docs.URL("install.md#namespaces-that-export-and-import")
 		if failure := f.failure(); failure != "" {
-			c.Detail, c.Remedy = c.Detail+"; "+failure, "see events and conditions in docs/reference/conditions.md"
+			c.Detail, c.Remedy = c.Detail+"; "+failure, "see events and conditions in "+docs.URL("reference/conditions.md")
 		}
 		if refused := f.refused(""); refused != "" {
 			c.Detail, c.Remedy = c.Detail+"; refused: "+refused, refusedRemedy
@@ -564,7 +565,7 @@ func (f *ServiceFacts) importStep(exporters []string) check.Check {
 		c.Detail = "not managed by this controller: label " + plan.LabelAppManagedBy + " is " + strconv.Quote(f.Import.Labels[plan.LabelAppManagedBy])
 		c.Remedy = "another MCS implementation imports this service: delete its ServiceImport if this controller is to import it"
 	case readiness != nil && readiness.Status != metav1.ConditionTrue:
-		c.Detail, c.Remedy = "not ready: "+conditionText(readiness), "see reason "+readiness.Reason+" in docs/reference/conditions.md"
+		c.Detail, c.Remedy = "not ready: "+conditionText(readiness), "see reason "+readiness.Reason+" in "+docs.URL("reference/conditions.md")
 	case len(missing) > 0:
 		c.Detail = "its status lists " + cmp.Or(strings.Join(names, ", "), "no cluster") + ", not " + strings.Join(missing, ", ")
 		c.Remedy = "repair the failed steps above, or see " + logsCommand(f.Context, f.controllerNamespace)
@@ -597,7 +598,7 @@ func (f *ServiceFacts) coreDNSStep() check.Check {
 	c := check.Check{Name: "CoreDNS", Result: check.OK}
 	switch {
 	case f.dns == nil:
-		c.Result, c.Detail, c.Remedy = check.Unknown, f.dnsProblem, "see docs/dns.md"
+		c.Result, c.Detail, c.Remedy = check.Unknown, f.dnsProblem, "see "+docs.URL("dns.md")
 	case f.dns.State != coredns.Enabled:
 		c.Result, c.Detail = check.Failed, coredns.Zone+" is not enabled"
 		if f.dns.State == coredns.Partial {

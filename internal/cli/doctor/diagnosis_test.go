@@ -15,6 +15,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/check"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/clitest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/policy"
@@ -107,7 +108,7 @@ func TestDiagnose(t *testing.T) {
 			wantFailure: "cls2: ServiceImport", wantText: "not cls1"},
 		{name: "export cannot be read", mutate: func(_, i facts) { i.Registry.Exports, i.Registry.Unknown = nil, []string{"cls1"} }, wantFailure: "cls2: registry", wantText: "exports of cls1 cannot be read"},
 		{name: "exporting cluster is stale", mutate: func(_, i facts) { i.Registry.Stale = []string{"cls1"} }},
-		{name: "ServiceImport does not exist", mutate: func(_, i facts) { i.Import = nil }, wantFailure: "cls2: ServiceImport", wantText: "docs/install.md#namespaces-that-export-and-import"},
+		{name: "ServiceImport does not exist", mutate: func(_, i facts) { i.Import = nil }, wantFailure: "cls2: ServiceImport", wantText: docs.URL("install.md#namespaces-that-export-and-import")},
 		{name: "ServiceImport ended, its IP is held", mutate: func(_, i facts) {
 			i.Import, i.derived.Annotations = nil, map[string]string{"multicluster.k8s.aws/held-since": "2026-11-21T12:00:00Z"}
 		}, wantFailure: "cls2: ServiceImport", wantText: "holds its IP 10.96.9.9 since 2026-11-21T12:00:00Z"},
@@ -330,10 +331,10 @@ func TestDiagnose_MappedService(t *testing.T) {
 				f.Registry.Exports, f.Registry.Unknown, f.Import = nil, []string{"cloud-map"}, nil
 			},
 			want:       check.Check{Result: check.Failed, Detail: "service orders in apps of AWS Cloud Map; " + denied},
-			wantRemedy: "docs/ecs-ec2-lambda.md#failures", wantFailed: "cls2: mapped service"},
+			wantRemedy: docs.URL("ecs-ec2-lambda.md#failures"), wantFailed: "cls2: mapped service"},
 		"denied": {mapped: status.MappedService{Instances: 2, ReadAge: new(190.), Problems: []string{denied}},
 			mutate: func(f *ServiceFacts) { f.Registry.Stale = []string{"cloud-map"} },
-			want:   check.Check{Result: check.Warning, Detail: "service orders in apps of AWS Cloud Map, read 3m10s ago: 2 instances; " + denied}, wantRemedy: "docs/ecs-ec2-lambda.md#failures"},
+			want:   check.Check{Result: check.Warning, Detail: "service orders in apps of AWS Cloud Map, read 3m10s ago: 2 instances; " + denied}, wantRemedy: docs.URL("ecs-ec2-lambda.md#failures")},
 		"refused by the import policy": {mapped: status.MappedService{Instances: 2, ReadAge: new(1.)},
 			mutate:     func(f *ServiceFacts) { f.Import, f.Registry.Refused = nil, refusalsOf("cloud-map") },
 			want:       check.Check{Result: check.OK, Detail: "service orders in apps of AWS Cloud Map, read 1s ago: 2 instances"},

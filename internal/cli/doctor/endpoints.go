@@ -14,6 +14,7 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/check"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
@@ -97,7 +98,7 @@ func (f *ServiceFacts) exportedSteps() (steps []check.Check) {
 	switch {
 	case left.Unintended().Endpoints() > 0:
 		c.Result = check.Failed
-		c.Remedy = "correct these EndpointSlices, their pods or the ports of the Service: docs/troubleshooting.md#some-endpoints-are-missing"
+		c.Remedy = "correct these EndpointSlices, their pods or the ports of the Service: " + docs.URL("troubleshooting.md#some-endpoints-are-missing")
 	case left.Endpoints() == 0 && len(missing) > 0:
 		c.Result = check.Failed
 		c.Detail += fmt.Sprintf("; %d ready ones are not exported as ready: %s", len(missing), strings.Join(check.Summarize(missing, 3), ", "))
@@ -107,7 +108,7 @@ func (f *ServiceFacts) exportedSteps() (steps []check.Check) {
 	if other := left.Other().Summary(); other != "" {
 		steps = append(steps, check.Check{
 			Name: "left out", Result: check.Warning, Detail: other,
-			Remedy: "the endpoints are exported; if the rest is needed in the other clusters, correct it: docs/reference/conditions.md#left-out",
+			Remedy: "the endpoints are exported; if the rest is needed in the other clusters, correct it: " + docs.URL("reference/conditions.md#left-out"),
 		})
 	}
 	return steps
@@ -239,15 +240,15 @@ func (f *ServiceFacts) explain(id string, hasExtra bool) string {
 	}
 	switch {
 	case slices.Contains(stale, id), slices.Contains(plan.StaleClusters(f.Import), id):
-		return id + " is stale (docs/stale-clusters.md)"
+		return id + " is stale (" + docs.URL("stale-clusters.md") + ")"
 	case hasExtra:
 		return ""
 	case f.refused(id) != "":
 		return "refused: " + f.refused(id)
 	case slices.Contains(plan.UnreachableClusters(f.Import), id):
-		return id + " cannot be reached (docs/stale-clusters.md#path-health)"
+		return id + " cannot be reached (" + docs.URL("stale-clusters.md#path-health") + ")"
 	case f.overBudget(id):
-		return "the exports of " + id + " are over budget (docs/operations.md#budgets)"
+		return "the exports of " + id + " are over budget (" + docs.URL("operations.md#budgets") + ")"
 	case f.names(mcs.ConditionDrained, id):
 		return "the others are not in use, see drain"
 	case f.trueCondition(mcs.ConditionClusterSelection) != nil:
@@ -291,7 +292,7 @@ func (f *ServiceFacts) trafficPolicySteps() []check.Check {
 	if ready, _ := CountReady(groupBySource(f.ImportedSlices)[f.ClusterID()]); ready == 0 && f.ClusterID() != "" {
 		c.Result = check.Failed
 		c.Detail += ", and no endpoint of this cluster is ready: they reach none"
-		c.Remedy = "set trafficDistribution: PreferSameNode instead of internalTrafficPolicy: Local on the exported Services, or export ready pods from this cluster (docs/topology.md)"
+		c.Remedy = "set trafficDistribution: PreferSameNode instead of internalTrafficPolicy: Local on the exported Services, or export ready pods from this cluster (" + docs.URL("topology.md") + ")"
 	}
 	return []check.Check{c}
 }

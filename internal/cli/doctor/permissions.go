@@ -19,6 +19,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/deploy"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/check"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
@@ -203,6 +204,6 @@ func (f *clusterFacts) metricsCheck(plugin string) []check.Check {
 		Name: "metrics", Result: check.Warning,
 		Detail: "every request is refused: the controller's service account does not have permission to " + strings.Join(f.metricsPermissions.missing, "; "),
 		Remedy: "restore the ClusterRole and ClusterRoleBinding cloud-map-mcs-controller-metrics-auth: kubectl mcs install --context " + f.context +
-			" (or kubectl apply -k deploy/base); --metrics-secure=false serves metrics without authentication (docs/install.md#monitoring)",
+			" (or kubectl apply -k deploy/base); --metrics-secure=false serves metrics without authentication (" + docs.URL("install.md#monitoring") + ")",
 	}}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/crds"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/policy"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/mapped/servicesfile"
@@ -51,7 +52,7 @@ func installCommand(s *session.Session) *cobra.Command {
 		Use:   "install [-- CONTROLLER FLAGS]",
 		Short: "Install or upgrade the controller and its CRDs",
 		Long: "Applies the manifests of deploy/crds and deploy/base in the cluster of each context and waits until the controller is available. Flags\n" +
-			"after -- are passed to the controller (docs/reference/flags.md). Installed CRDs of a newer release are kept.\n" +
+			"after -- are passed to the controller (" + docs.URL("reference/flags.md") + "). Installed CRDs of a newer release are kept.\n" +
 			"A cluster becomes a member of a clusterset when it has an identity: kubectl mcs join.",
 		Example: "  kubectl mcs install --context cls1,cls2 \\\n" +
 			"    --service-account-annotation eks.amazonaws.com/role-arn=arn:aws:iam::111122223333:role/mcs -- --aws-region=eu-west-1\n" +
@@ -77,13 +78,13 @@ func installCommand(s *session.Session) *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.image, "image", "", "image of the controller (default: that of the release; docs/install.md#image says how to make one)")
+	flags.StringVar(&o.image, "image", "", "image of the controller (default: that of the release; "+docs.URL("install.md#image")+" says how to make one)")
 	flags.IntVar(&o.replicas, "replicas", 2, "number of controller pods: one is the leader, the others are standbys")
 	flags.StringToStringVar(&o.annotations, "service-account-annotation", nil, "annotation of the controller's ServiceAccount, as name=value")
-	paths[policyFile] = flags.String("import-policy-file", "", "file with the import policy, which becomes a ConfigMap (docs/security/import-policy.md); it can be changed there without a restart")
-	paths[servicesFile] = flags.String("cloud-map-services-file", "", "file with the services of AWS Cloud Map to import, which becomes a ConfigMap (docs/ecs-ec2-lambda.md); it can be changed there without a restart")
+	paths[policyFile] = flags.String("import-policy-file", "", "file with the import policy, which becomes a ConfigMap ("+docs.URL("security/import-policy.md")+"); it can be changed there without a restart")
+	paths[servicesFile] = flags.String("cloud-map-services-file", "", "file with the services of AWS Cloud Map to import, which becomes a ConfigMap ("+docs.URL("ecs-ec2-lambda.md")+"); it can be changed there without a restart")
 	flags.StringVar(&o.secret, "env-secret", "", "Secret with environment variables for the controller, such as AWS_ACCESS_KEY_ID")
-	flags.BoolVar(&o.editRole, "edit-role", false, "let users with the ClusterRole edit or admin in a namespace export its Services (docs/install.md#roles-for-teams)")
+	flags.BoolVar(&o.editRole, "edit-role", false, "let users with the ClusterRole edit or admin in a namespace export its Services ("+docs.URL("install.md#roles-for-teams")+")")
 	flags.BoolVar(&o.dryRun, "dry-run", false, "print the manifests without changing anything")
 	flags.DurationVar(&o.wait, "wait", installWait, "how long to wait until the controller is available; 0 does not wait")
 	return cmd
@@ -206,7 +207,7 @@ func waitForController(ctx context.Context, s *session.Session, k *session.Clust
 		}
 		if problem != "" {
 			return false, fmt.Errorf("waiting for the controller: a node cannot pull the image %s (%s)\n"+
-				"  install with --image and an image that the nodes can pull: docs/install.md#image says how to make one\n"+
+				"  install with --image and an image that the nodes can pull: "+docs.URL("install.md#image")+" says how to make one\n"+
 				"  if it exists by now: kubectl --context %s -n %s rollout restart deployment %s",
 				image, problem, k.Context, s.ControllerNamespace, session.ManagerName)
 		}

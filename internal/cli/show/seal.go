@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
@@ -54,7 +55,7 @@ func sealCommand(s *session.Session) *cobra.Command {
 		Long: "Prints a shell script with commands of the AWS CLI. It gives the catalog of each cluster of the clusterset the tag catalog-of, with which\n" +
 			"only that cluster can write into the catalog, restores the other tags, and creates what is missing. Name clusters that have not joined yet.\n" +
 			"With --clusterset-id it asks no controller: name all clusters, before the first one joins.\n" +
-			"Remove create.json from the roles of the clusters first, and run it while their controllers run (docs/iam.md). Nothing is changed before\n" +
+			"Remove create.json from the roles of the clusters first, and run it while their controllers run (" + docs.URL("iam.md") + "). Nothing is changed before\n" +
 			"you run the script.",
 		Example: "  kubectl mcs registry seal | sh\n  kubectl mcs registry seal cls3 > seal.sh\n  kubectl mcs registry seal --clusterset-id=set1 cls1 cls2 | sh",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -109,7 +110,7 @@ func membersToSeal(st *status.Status, further []string) (clusterSetID string, cl
 	case st.Identity == nil:
 		return "", nil, fmt.Errorf("listing the clusters: %s", st.Problem)
 	case st.Registry != "cloudmap":
-		return "", nil, fmt.Errorf("the registry is %s: only catalogs of AWS Cloud Map are sealed; etcd has a user for each cluster (docs/etcd.md)", st.Registry)
+		return "", nil, fmt.Errorf("the registry is %s: only catalogs of AWS Cloud Map are sealed; etcd has a user for each cluster ("+docs.URL("etcd.md")+")", st.Registry)
 	}
 	clusters = slices.Clone(further)
 	for _, m := range st.Members {

@@ -11,6 +11,7 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
@@ -315,7 +316,7 @@ func (c *control) notCreated(err error) error {
 		return err
 	}
 	return fmt.Errorf("%w; in a sealed clusterset, an administrator of the AWS account creates it, with the stack of the cluster or kubectl mcs registry seal --clusterset-id=%s %s | sh "+
-		"(docs/iam.md#sealed-and-unsealed)", err, c.identity.ClusterSetID, c.identity.ClusterID)
+		"("+docs.URL("iam.md#sealed-and-unsealed")+")", err, c.identity.ClusterSetID, c.identity.ClusterID)
 }
 
 // leave deletes this cluster's catalog. The last cluster also deletes the farewells, and the

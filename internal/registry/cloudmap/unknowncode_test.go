@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 )
 
 // TestUnknownCode_NoFasterThanThrottling answers requests of a cluster with an error code that the
@@ -40,7 +41,7 @@ func TestUnknownCode_NoFasterThanThrottling(t *testing.T) {
 					if operation == "DiscoverInstances" {
 						problem = report.Reading
 					}
-					if problem == nil || strings.Contains(problem.Error(), "docs/aws-behavior.md") != (code == unknown) {
+					if problem == nil || strings.Contains(problem.Error(), docs.URL("aws-behavior.md")) != (code == unknown) {
 						t.Errorf("%s: reported: %v", code, problem)
 					}
 					p.kill()

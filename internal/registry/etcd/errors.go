@@ -8,6 +8,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 )
 
 var (
@@ -25,7 +27,7 @@ var knownErrors = []struct {
 	advice string
 }{
 	{rpctypes.ErrNoSpace, "error", "etcd's storage quota is used up and it rejects writes; existing exports stay: compact and defragment it, then etcdctl alarm disarm"},
-	{rpctypes.ErrPermissionDenied, "denied", "etcd's user must have the permissions of docs/etcd.md"},
+	{rpctypes.ErrPermissionDenied, "denied", "etcd's user must have the permissions of " + docs.URL("etcd.md#a-user-for-each-cluster")},
 	{rpctypes.ErrAuthFailed, "denied", "etcd refuses user or password: check --etcd-username and --etcd-password-file"},
 	{rpctypes.ErrUserEmpty, "denied", "etcd requires authentication: set --etcd-username and --etcd-password-file, or --etcd-cert and --etcd-key"},
 	{rpctypes.ErrInvalidAuthToken, "denied", ""},

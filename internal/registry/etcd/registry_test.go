@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
@@ -301,7 +302,7 @@ func TestStore_RefusesForeignKeys(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	client := s.client(t, cls1)
 	st := &store{client: client, layout: s.layout("set1"), id: "cls2"}
-	if _, _, err := st.write(t.Context(), 0, []operation{{key: webKey(0), desired: desiredFor(t, 0, 1)}}, nil); err == nil || !strings.Contains(err.Error(), "docs/etcd.md") {
+	if _, _, err := st.write(t.Context(), 0, []operation{{key: webKey(0), desired: desiredFor(t, 0, 1)}}, nil); err == nil || !strings.Contains(err.Error(), docs.URL("etcd.md#a-user-for-each-cluster")) {
 		t.Errorf("writing another cluster's export: %v, want a denial that names the documentation", err)
 	}
 	if err := st.sayFarewell(t.Context(), 0, 0, nil); err == nil {
@@ -329,7 +330,7 @@ func TestRegistry_RetriesAfterRevokedPermissions(t *testing.T) {
 		t.Fatal(err)
 	}
 	publish(t, reg, 0, 2)
-	awaitReason(t, reg, 0, "must have the permissions of docs/etcd.md")
+	awaitReason(t, reg, 0, "must have the permissions of "+docs.URL("etcd.md#a-user-for-each-cluster"))
 	if n := version(t, watcher, "cls1", 0); n != 1 {
 		t.Errorf("the export is at version %d", n)
 	}

@@ -11,6 +11,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
@@ -26,7 +27,7 @@ const (
 // ErrUnsafeServer means that an etcd member has a version in which a user can exceed the
 // permissions of its role.
 var ErrUnsafeServer = errors.New("in this version a user of etcd can read or write keys without the permission for them " +
-	"(CVE-2026-33343, CVE-2026-44283, CVE-2026-73499): upgrade etcd to 3.6.14, 3.7.1 or newer (docs/etcd.md#version-of-etcd)")
+	"(CVE-2026-33343, CVE-2026-44283, CVE-2026-73499): upgrade etcd to 3.6.14, 3.7.1 or newer (" + docs.URL("etcd.md#version-of-etcd") + ")")
 
 // A release is the version of a server.
 type release struct {

@@ -206,7 +206,7 @@ capabilities:
 {{- end }}
 {{- end }}
 
-{{/* "docs" gives the URL of the documentation of this version. */}}
+{{/* "docs" gives the URL of the documentation of this version: a release replaces main by its tag in the files of the chart. */}}
 {{- define "docs" -}}
-{{- printf "%s/blob/%s/docs" .Chart.Home .Chart.AppVersion }}
+https://github.com/cloud-map-mcs/cloud-map-mcs-controller/blob/main/docs
 {{- end }}

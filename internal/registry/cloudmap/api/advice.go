@@ -9,6 +9,8 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/sts"
 	"github.com/aws/smithy-go"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 )
 
 // codeAdvice has the actions for the error codes that all AWS services share, as the pages "Common
@@ -22,11 +24,11 @@ var codeAdvice = map[string]string{
 	"InvalidSignatureException":   signatureAdvice,
 	"SignatureDoesNotMatch":       signatureAdvice,
 	"RequestExpired":              "synchronize the clock of the controller's node: AWS refuses requests whose time is more than 5 minutes off",
-	"MissingAuthenticationToken":  "give the controller AWS credentials: docs/eks.md",
+	"MissingAuthenticationToken":  "give the controller AWS credentials: " + docs.URL("eks.md"),
 	"OptInRequired":               "activate the AWS account: it is not subscribed to AWS Cloud Map",
 
 	"UnknownOperationException": "the request went to the wrong host: set --aws-endpoint to that of servicediscovery and --aws-data-endpoint to that of data-servicediscovery, " +
-		"or neither (docs/accounts-and-regions.md#vpc-endpoints)",
+		"or neither (" + docs.URL("accounts-and-regions.md#vpc-endpoints") + ")",
 	"UnknownError": "the answer has no error code of AWS: check --aws-endpoint, and the proxies on the network path",
 
 	"EXPIRED_TOKEN": expiredAdvice,
@@ -51,7 +53,7 @@ var stsAdvice = map[string]string{
 	"IDPRejectedClaim":        identityTokenAdvice,
 }
 
-const identityTokenAdvice = "check that IAM has an OIDC identity provider with the issuer of this cluster, and that the role's trust policy names it: docs/eks.md"
+var identityTokenAdvice = "check that IAM has an OIDC identity provider with the issuer of this cluster, and that the role's trust policy names it: " + docs.URL("eks.md")
 
 // deniedBy are the kinds of policies that AWS names in the message of a denied request, and the
 // actions for them (IAM User Guide, "Troubleshoot access denied error messages").
@@ -121,7 +123,7 @@ var onTagged = []string{"CreateService", "DeregisterInstance", "ListInstances", 
 
 // deniedByRole returns the action for a request that no policy of the controller's role allows.
 func deniedByRole(operation, action string) string {
-	advice := fmt.Sprintf("check that the IAM role of the controller allows %s: docs/iam.md", action)
+	advice := fmt.Sprintf("check that the IAM role of the controller allows %s: "+docs.URL("iam.md"), action)
 	switch {
 	case operation == "CreatePrivateDnsNamespace" || operation == "DeleteNamespace" && strings.HasPrefix(action, "route53:"):
 		return advice + "; private DNS namespaces of --instance-dns-vpc need instance-dns.json"
@@ -133,7 +135,7 @@ func deniedByRole(operation, action string) string {
 	case operation == "UpdateInstanceCustomHealthStatus":
 		return advice + "; --unready-instances=unhealthy and --stale-instances=unhealthy need instance-health.json"
 	case slices.Contains(onTagged, operation):
-		return advice + "; tag a namespace or service that this controller did not create, such as one of the legacy controller: docs/migration.md"
+		return advice + "; tag a namespace or service that this controller did not create, such as one of the legacy controller: " + docs.URL("migration.md")
 	}
 	return advice
 }
@@ -146,7 +148,7 @@ func connectionAdvice(err error) string {
 	case strings.Contains(err.Error(), "failed to refresh cached credentials"):
 		// The SDK has no type for it. It is the error of the last source in its order, the role of
 		// the EC2 instance.
-		return "give the controller AWS credentials: an association of EKS Pod Identity, or a role in the annotation of its ServiceAccount: docs/eks.md"
+		return "give the controller AWS credentials: an association of EKS Pod Identity, or a role in the annotation of its ServiceAccount: " + docs.URL("eks.md")
 	case errors.As(err, &host) && host.IsNotFound:
 		return "check --aws-region and --aws-endpoint, and that the DNS of the controller's node resolves the name"
 	case errors.As(err, &connection) && (connection.Op == "dial" || connection.Timeout()):

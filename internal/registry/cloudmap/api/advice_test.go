@@ -12,6 +12,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery"
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
 	"github.com/aws/smithy-go"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 )
 
 // TestAdvice: each refusal of AWS names the action.
@@ -24,17 +26,17 @@ func TestAdvice(t *testing.T) {
 		sts       bool
 		want      string
 	}{
-		"no permission":       {err: refused("AccessDeniedException", denied+"because no identity-based policy allows the action"), want: "allows servicediscovery:RegisterInstance: docs/iam.md"},
+		"no permission":       {err: refused("AccessDeniedException", denied+"because no identity-based policy allows the action"), want: "allows servicediscovery:RegisterInstance: " + docs.URL("iam.md")},
 		"no permission, tags": {err: refused("AccessDeniedException", denied+"because no identity-based policy allows the action"), want: "tag a namespace or service"},
 		"no permission, DNS": {err: refused("AccessDeniedException", "User: arn:aws:sts::111122223333:assumed-role/cls1/pod is not authorized to perform: "+
 			"route53:ChangeResourceRecordSets on resource: arn:aws:route53:::hostedzone/Z1 because no identity-based policy allows the action"),
-			want: "allows route53:ChangeResourceRecordSets: docs/iam.md; the service has DNS records, which need instance-dns.json, or compatibility-dns.json"},
+			want: "allows route53:ChangeResourceRecordSets: " + docs.URL("iam.md") + "; the service has DNS records, which need instance-dns.json, or compatibility-dns.json"},
 		"no permission, DNS namespace": {operation: "CreatePrivateDnsNamespace", err: refused("AccessDeniedException", "User: cls1 is not authorized to perform: "+
 			"route53:CreateHostedZone on resource: * because no identity-based policy allows the action"),
-			want: "allows route53:CreateHostedZone: docs/iam.md; private DNS namespaces of --instance-dns-vpc need instance-dns.json"},
+			want: "allows route53:CreateHostedZone: " + docs.URL("iam.md") + "; private DNS namespaces of --instance-dns-vpc need instance-dns.json"},
 		"no permission, health": {operation: "UpdateInstanceCustomHealthStatus", err: refused("AccessDeniedException", "denied"),
-			want: "allows servicediscovery:UpdateInstanceCustomHealthStatus: docs/iam.md; --unready-instances=unhealthy and --stale-instances=unhealthy need instance-health.json"},
-		"no permission, no message": {err: refused("AccessDeniedException", "denied"), want: "allows servicediscovery:RegisterInstance: docs/iam.md"},
+			want: "allows servicediscovery:UpdateInstanceCustomHealthStatus: " + docs.URL("iam.md") + "; --unready-instances=unhealthy and --stale-instances=unhealthy need instance-health.json"},
+		"no permission, no message": {err: refused("AccessDeniedException", "denied"), want: "allows servicediscovery:RegisterInstance: " + docs.URL("iam.md")},
 		"explicit deny":             {err: refused("AccessDeniedException", denied+"with an explicit deny in an identity-based policy"), want: "remove the statement that denies servicediscovery:RegisterInstance"},
 		"service control policy":    {err: refused("AccessDeniedException", denied+"with an explicit deny in a service control policy"), want: "administrators of the AWS organization"},
 		"resource control policy":   {err: refused("AccessDeniedException", denied+"with an explicit deny in a resource control policy"), want: "its resource control policy"},
@@ -45,7 +47,7 @@ func TestAdvice(t *testing.T) {
 		"unknown key":               {err: refused("UnrecognizedClientException", "The security token included in the request is invalid."), want: "access key exists and is active"},
 		"wrong secret":              {err: refused("InvalidSignatureException", "The request signature we calculated does not match"), want: "secret access key belongs to"},
 		"clock":                     {err: refused("RequestExpired", "Request has expired."), want: "clock"},
-		"no token":                  {err: refused("MissingAuthenticationToken", "Missing Authentication Token"), want: "docs/eks.md"},
+		"no token":                  {err: refused("MissingAuthenticationToken", "Missing Authentication Token"), want: docs.URL("eks.md")},
 		"not subscribed":            {err: refused("OptInRequired", "The AWS Access Key Id needs a subscription for the service"), want: "activate the AWS account"},
 		"quota":                     {err: refused("ResourceLimitExceeded", "too many namespaces"), want: "Service Quotas"},
 		"throttled":                 {err: refused("ThrottlingException", "Rate exceeded"), want: "lower rate"},
@@ -86,19 +88,19 @@ func TestOperationError(t *testing.T) {
 		code, message string
 		result, want  string
 	}{
-		"records":                  {types.OperationTypeRegisterInstance, "ACCESS_DENIED", denied + "route53:GetHostedZone on resource: Z1", ResultDenied, "allows route53:GetHostedZone: docs/iam.md; the service has DNS records, which need instance-dns.json"},
-		"records, no message":      {types.OperationTypeDeregisterInstance, "ACCESS_DENIED", "", ResultDenied, "allows route53:ChangeResourceRecordSets: docs/iam.md; the service has DNS records"},
+		"records":                  {types.OperationTypeRegisterInstance, "ACCESS_DENIED", denied + "route53:GetHostedZone on resource: Z1", ResultDenied, "allows route53:GetHostedZone: " + docs.URL("iam.md") + "; the service has DNS records, which need instance-dns.json"},
+		"records, no message":      {types.OperationTypeDeregisterInstance, "ACCESS_DENIED", "", ResultDenied, "allows route53:ChangeResourceRecordSets: " + docs.URL("iam.md") + "; the service has DNS records"},
 		"records, boundary":        {types.OperationTypeRegisterInstance, "ACCESS_DENIED", denied + "route53:GetHostedZone because no permissions boundary allows it", ResultDenied, "allow route53:GetHostedZone in the permissions boundary"},
-		"a zone":                   {types.OperationTypeCreateNamespace, "ACCESS_DENIED", denied + "ec2:DescribeVpcs on resource: *", ResultDenied, "allows ec2:DescribeVpcs: docs/iam.md; private DNS namespaces of --instance-dns-vpc need instance-dns.json"},
-		"a zone, no message":       {types.OperationTypeCreateNamespace, "ACCESS_DENIED", "", ResultDenied, "allows route53:CreateHostedZone: docs/iam.md; private DNS namespaces"},
-		"a zone's end":             {types.OperationTypeDeleteNamespace, "ACCESS_DENIED", "", ResultDenied, "allows route53:DeleteHostedZone: docs/iam.md; private DNS namespaces"},
+		"a zone":                   {types.OperationTypeCreateNamespace, "ACCESS_DENIED", denied + "ec2:DescribeVpcs on resource: *", ResultDenied, "allows ec2:DescribeVpcs: " + docs.URL("iam.md") + "; private DNS namespaces of --instance-dns-vpc need instance-dns.json"},
+		"a zone, no message":       {types.OperationTypeCreateNamespace, "ACCESS_DENIED", "", ResultDenied, "allows route53:CreateHostedZone: " + docs.URL("iam.md") + "; private DNS namespaces"},
+		"a zone's end":             {types.OperationTypeDeleteNamespace, "ACCESS_DENIED", "", ResultDenied, "allows route53:DeleteHostedZone: " + docs.URL("iam.md") + "; private DNS namespaces"},
 		"expired token":            {types.OperationTypeRegisterInstance, "EXPIRED_TOKEN", "", ResultDenied, "renew the controller's AWS credentials"},
 		"no zone":                  {types.OperationTypeCreateNamespace, "CANNOT_CREATE_HOSTED_ZONE", "conflict", ResultInvalid, "--instance-dns-vpc"},
 		"a zone that is gone":      {types.OperationTypeRegisterInstance, "HOSTED_ZONE_NOT_FOUND", "", ResultInvalid, "delete the Cloud Map namespace"},
 		"refused records":          {types.OperationTypeRegisterInstance, "INVALID_CHANGE_BATCH", "", ResultInvalid, "quota of records in a hosted zone"},
 		"throttled":                {types.OperationTypeRegisterInstance, "THROTTLED_REQUEST", "", ResultThrottled, "lower rate"},
 		"a failure of AWS":         {types.OperationTypeRegisterInstance, "INTERNAL_FAILURE", "oops", ResultError, ""},
-		"a code that is not known": {types.OperationTypeRegisterInstance, "NEW_CODE", "oops", ResultUnknown, "docs/aws-behavior.md says how to report it"},
+		"a code that is not known": {types.OperationTypeRegisterInstance, "NEW_CODE", "oops", ResultUnknown, docs.URL("aws-behavior.md") + " says how to report it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := fmt.Errorf("writing: %w", &OperationError{Operation: tc.operation, Code: tc.code, Message: tc.message})

@@ -8,11 +8,12 @@ import (
 	"github.com/aws/smithy-go"
 	"github.com/go-logr/logr"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/redact"
 )
 
 // unknownAdvice is the advice for an error code that is not in results.
-const unknownAdvice = "this version does not know the error code; docs/aws-behavior.md says how to report it"
+var unknownAdvice = "this version does not know the error code; " + docs.URL("aws-behavior.md") + " says how to report it"
 
 // maxUnknown bounds the answers that are kept. Cloud Map's model has 15 error codes.
 const maxUnknown = 64
@@ -41,7 +42,7 @@ func (u *unknownAnswers) note(operation string, err smithy.APIError, id string) 
 		return ""
 	}
 	u.first[answer] = id
-	u.log.Info("AWS Cloud Map answered with an error code that this version does not know: docs/aws-behavior.md says how to report it",
+	u.log.Info("AWS Cloud Map answered with an error code that this version does not know: "+docs.URL("aws-behavior.md")+" says how to report it",
 		"operation", operation, "code", answer.code, "message", firstLine(err.ErrorMessage()), "id", id)
 	return id
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/go-logr/logr/funcr"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 )
 
 // refuser answers every request with an error code and a request ID that grows.
@@ -45,7 +47,7 @@ func TestUnknownCode(t *testing.T) {
 	}
 	for range 3 {
 		err := list()
-		if text := err.Error(); ResultOf(err) != ResultUnknown || !strings.Contains(text, "QuantumFlux: no (this version does not know the error code; docs/aws-behavior.md") ||
+		if text := err.Error(); ResultOf(err) != ResultUnknown || !strings.Contains(text, "QuantumFlux: no (this version does not know the error code; "+docs.URL("aws-behavior.md")) ||
 			!strings.Contains(text, "request id-1)") {
 			t.Errorf("result %s, error %q; want unknown, the pointer and the first request ID", ResultOf(err), text)
 		}

@@ -8,6 +8,8 @@ import (
 	"math"
 	"strings"
 	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 )
 
 // AWS's prices in US dollars, as its price list of PriceDate has them in eu-south-2,
@@ -116,7 +118,7 @@ type Options struct {
 }
 
 // source ends each line about costs.
-const source = "prices of " + PriceDate + ": docs/cost.md"
+var source = "prices of " + PriceDate + ": " + docs.URL("cost.md")
 
 // Forecast describes the bill of a cluster before its services are known, in one line. It is "" if
 // AWS bills nothing.
