@@ -20,9 +20,8 @@ const (
 	// keysPerExport is how many keys of a cluster are known, for each export of its budget. Those
 	// over budget take 250 bytes each.
 	keysPerExport = 4
-	// relistPause is the shortest time between two lists that are made because there is room in a
-	// budget again.
-	relistPause = 10 * time.Second
+	// roomPause is the shortest time between two searches that have found room in a budget.
+	roomPause = 10 * time.Second
 )
 
 // count counts a verified export of another cluster without decoding it.
@@ -49,9 +48,9 @@ func (s *state) count(v *verifiedExport, data []byte, key mcs.Key) {
 // showExport returns the export of a pair, within the cluster's budget. It verifies a pair that was
 // not verified with the cluster's key.
 func (s *state) showExport(c *cluster, p pair, key mcs.Key) shownExport {
-	v := p.verified
-	if v == nil || v.author != c.author {
-		v = s.verify(p, c.author, key)
+	v, by := p.verified, s.authorOf(c.id, author{})
+	if v == nil || v.author != by {
+		v = s.verify(p, by, key)
 		if v.isOffered() && c.account.Preview([]budget.Offer{v.offer})[0] {
 			s.decode(v, p.value)
 		}
@@ -71,14 +70,6 @@ func (s *state) showExport(c *cluster, p pair, key mcs.Key) shownExport {
 	return shown
 }
 
-// release subtracts the cost of an export from the account of its cluster, if nothing is kept of
-// it.
-func (c *cluster) release(key mcs.Key) {
-	if c.held[key].export == nil && c.shown[key].export == nil {
-		c.account.Release(key)
-	}
-}
-
 // isFull reports whether a key is one too many: it stays unknown, so nothing ends by the digest of
 // the exports.
 func (c *cluster) isFull(key mcs.Key) bool {
@@ -87,50 +78,40 @@ func (c *cluster) isFull(key mcs.Key) bool {
 	return limit > 0 && !isShown && len(c.shown) >= keysPerExport*limit
 }
 
-// findRoom requests a list if an export is admitted now that was over budget, or the keys of a
-// cluster that had too many fit.
+// findRoom requests reads of the exports that are admitted now and were over budget, and of all of
+// a cluster that had too many keys and has fewer now.
 func (s *state) findRoom(now time.Time) {
-	if now.Sub(s.relistedAt) < relistPause {
+	if now.Sub(s.foundRoomAt) < roomPause {
 		return
 	}
 	for _, c := range s.clusters {
 		isRelieved, released := c.overflow > 0 && !c.isFull(mcs.Key{}), c.account.Released()
-		if !isRelieved && (c.waiting == 0 || released == c.triedAt) {
-			continue
-		}
-		c.triedAt = released
-		var waiting []budget.Offer
-		for _, e := range c.shown {
-			if e.waiting != nil {
-				waiting = append(waiting, *e.waiting)
+		switch {
+		case isRelieved:
+			c.isUnread, s.hasDue, s.foundRoomAt = true, true, now
+		case c.waiting > 0 && released != c.triedAt:
+			if c.requestAdmitted() {
+				s.hasDue, s.foundRoomAt = true, now
 			}
 		}
-		if isRelieved || slices.Contains(c.account.Preview(waiting), true) {
-			s.relist, s.relistedAt = true, now
-			c.overflow = 0
-			c.readAgain(func(e shownExport) bool { return e.waiting != nil })
-		}
+		c.triedAt = released
 	}
 }
 
-// readAgain makes the next list read exports although they have not changed.
-func (c *cluster) readAgain(selects func(shownExport) bool) {
+// requestAdmitted requests reads of the exports that are admitted now and were over budget, and
+// reports whether there are any.
+func (c *cluster) requestAdmitted() (found bool) {
+	var keys []mcs.Key
+	var waiting []budget.Offer
 	for key, e := range c.shown {
-		if selects(e) {
-			e.revision = 0
-			c.shown[key] = e
+		if e.waiting != nil {
+			keys, waiting = append(keys, key), append(waiting, *e.waiting)
 		}
 	}
-}
-
-// want adds the exports of a key that were ignored to the unread ones, and reports whether there
-// are any.
-func (s *state) want(key mcs.Key) (found bool) {
-	for _, c := range s.exporters[key] {
-		if e, ok := c.shown[key]; ok && e.ignored && e.revision != 0 {
-			e.revision, found = 0, true
-			c.shown[key] = e
-			s.unread[s.layout.export(c.id, key)] = struct{}{}
+	for i, isAdmitted := range c.account.Preview(waiting) {
+		if isAdmitted {
+			c.request(keys[i])
+			found = true
 		}
 	}
 	return found

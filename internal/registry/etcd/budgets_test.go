@@ -47,15 +47,15 @@ func TestBudget(t *testing.T) {
 	s.want("an established export changes", -1, 3, 1)
 
 	s.findRoom(s.at(60))
-	if s.relist {
-		t.Error("a list is requested although there is no room")
+	if s.isDue(60) {
+		t.Error("a read is requested although there is no room")
 	}
 	delete(all, 2)
 	s.show(s.member(3, all), s.gone(2))
 	s.want("one is withdrawn", -1, 3, 0)
 	s.findRoom(s.at(60))
-	if !s.relist {
-		t.Fatal("no list is requested although there is room")
+	if !s.isDue(60) {
+		t.Fatal("no read is requested although there is room")
 	}
 	s.list(s.member(3, all), s.export(0, 1, 6), s.export(1, 3, 7))
 	s.want("there is room", 1, 3, 0)
@@ -81,8 +81,8 @@ func TestBudgetOfKeys(t *testing.T) {
 	s.list(s.member(0, all), s.export(0, 1, 5))
 	var pairs []pair
 	for i := 1; i < 10; i++ {
-		all[i] = 6
-		pairs = append(pairs, s.export(i, 1, 6))
+		all[i] = s.at(1).UnixMilli()
+		pairs = append(pairs, s.export(i, 1, all[i]))
 	}
 	s.show(append(pairs, s.member(1, all))...)
 	s.want("ten exports", 1, -1, -1, -1)
@@ -116,18 +116,18 @@ func TestIgnoredNamespace(t *testing.T) {
 		t.Errorf("keys %v, used %v", keys, s.ledger.Usage().Total)
 	}
 	m.want(webKey(0))
-	if keys, _ := m.unread(1); len(keys) > 0 {
-		t.Errorf("%v is read for a namespace that is not imported", keys)
+	if due, _, ok := m.dueRead(1); ok {
+		t.Errorf("%v is read for a namespace that is not imported", due)
 	}
 	isWanted = true
 	m.want(webKey(0))
-	if keys, _ := m.unread(1); len(keys) != 1 {
+	if due, _, _ := m.dueRead(1); len(due.keys) != 1 {
 		t.Error("nothing is read for a namespace that is imported now")
 	}
 	list()
 	s.want("imported", 1)
-	if keys, _ := m.unread(1); len(keys) > 0 {
-		t.Errorf("%v is read although a list had it", keys)
+	if due, _, ok := m.dueRead(1); ok {
+		t.Errorf("%v is read although a list had it", due)
 	}
 }
 

@@ -10,11 +10,11 @@
 // change in order, or finds that it cannot and lists again. A watch ends with its connection, and
 // the next one begins when etcd has shown that it still has the latest change. The reader updates
 // the mirror, which answers lookups. The mirror verifies every record and export with the key of
-// its cluster. What is missing or does not verify changes nothing: the member record has a digest
-// of all exports of its cluster, and an export ends only when etcd shows exactly the exports of
-// that digest, without it. The exports of a cluster that dies stay; its key alive expires and its
-// heartbeats end, which makes it stale. A cluster that leaves replaces its keys by a farewell,
-// which etcd removes after a week.
+// its cluster, and passes what etcd shows to package engine/belief, which decides what it means:
+// the member record has a digest of all exports of its cluster, and an export ends only when etcd
+// shows exactly the exports of that digest, without it. The exports of a cluster that dies stay;
+// its key alive expires and its heartbeats end, which makes it stale. A cluster that leaves
+// replaces its keys by a farewell, which etcd removes after a week.
 //
 // The writer compares the desired exports with the mirror, and writes the member record in the
 // transaction of every change. A new process leaves the digest out until its user had the time to
@@ -22,4 +22,15 @@
 // demands that the key alive is as this process wrote it last. So a process that was displaced, or
 // whose lease expired, writes nothing, however late its requests arrive. After a request of unknown
 // outcome, the writer writes alive again, so that a late request fails.
+//
+// # Files
+//
+//	reader.go, mirror.go     the list, the watch, and the copy of the keys that they keep current
+//	state.go                 each change of a key as an event of package belief
+//	verify.go, budgets.go    the signatures and the budgets of the exports
+//	reads.go                 the reads of single exports, beside those of the list and the watch
+//	members.go               the clusters with the problems of their keys
+//	signed.go, values.go     the values of the keys; keys.go, member.go their names and records
+//	store.go, client.go      the requests to etcd
+//	writer.go, outbox.go     the own exports; session.go, claim.go, leave.go the own ID
 package etcd

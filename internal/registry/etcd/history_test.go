@@ -44,7 +44,6 @@ func newHistoryTest(t *testing.T) *historyTest {
 	client := h.client(t, cls2)
 	client.cfg.options = append(client.cfg.options, grpc.WithChainUnaryInterceptor(h.holdCheck), grpc.WithChainStreamInterceptor(h.countAnswers))
 	h.reader = h.registryOf(t, client, cfg, fastTimings())
-	h.reader.mirror.state.relistedAt = time.Now().Add(time.Hour)
 	start(t, h.reader)
 	h.write(0, 1)
 	h.awaitVersion(0, 1)

@@ -26,32 +26,44 @@ const pageAttempts = 3
 // List calls read with each page of the keys with a prefix, and returns the revision that they are
 // of.
 func (l *Lister) List(ctx context.Context, prefix string, get Get, read func(page *clientv3.GetResponse)) (revision int64, err error) {
-	for w := newWalk(prefix); !w.IsOver(); {
-		page, err := l.readPage(ctx, w, get, revision)
-		if isTooLong(err) && w.Refused() {
-			continue
-		}
-		if err != nil {
-			return 0, fmt.Errorf("listing %s: %w", prefix, err)
-		}
-		if revision == 0 {
+	err = walkPages(prefix, read, func(from, end string, limit int64) (*clientv3.GetResponse, error) {
+		page, err := l.readPage(ctx, func(ctx context.Context) (*clientv3.GetResponse, error) {
+			return get(ctx, from, end, limit, revision)
+		}, revision == 0)
+		if err == nil && revision == 0 {
 			revision = page.Header.Revision
 		}
-		read(page)
-		w.Read(page)
+		return page, err
+	})
+	if err != nil {
+		return 0, err
 	}
 	return revision, nil
 }
 
-// readPage reads the next page as of a revision. The first one, which has no revision, is read
-// once: after it the caller connects again.
-func (l *Lister) readPage(ctx context.Context, w *walk, get Get, revision int64) (*clientv3.GetResponse, error) {
-	from, end, limit := w.Next()
+// walkPages calls read with each page of the keys with a prefix.
+func walkPages(prefix string, read func(page *clientv3.GetResponse), get func(from, end string, limit int64) (*clientv3.GetResponse, error)) error {
+	for w := newWalk(prefix); !w.IsOver(); {
+		page, err := get(w.Next())
+		if isTooLong(err) && w.Refused() {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("listing %s: %w", prefix, err)
+		}
+		read(page)
+		w.Read(page)
+	}
+	return nil
+}
+
+// readPage reads a page. The first one of a list is read once: after it the caller connects again.
+func (l *Lister) readPage(ctx context.Context, get func(context.Context) (*clientv3.GetResponse, error), isFirst bool) (*clientv3.GetResponse, error) {
 	for attempt := 1; ; attempt++ {
 		engine.Sleep(ctx, l.pace.jittered())
 		began := time.Now()
 		limited, cancel := context.WithTimeout(ctx, l.pace.timeLimit())
-		page, err := get(limited, from, end, limit, revision)
+		page, err := get(limited)
 		cancel()
 		switch took := time.Since(began); {
 		case err == nil:
@@ -59,7 +71,7 @@ func (l *Lister) readPage(ctx context.Context, w *walk, get Get, revision int64)
 		case isUnanswered(err) && took >= requestTimeout:
 			l.pace.observeSilence()
 		}
-		if !isUnanswered(err) || ctx.Err() != nil || revision == 0 || attempt == pageAttempts {
+		if !isUnanswered(err) || ctx.Err() != nil || isFirst || attempt == pageAttempts {
 			return page, err
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine/belief"
 )
 
 // mirror is the local copy of the clusterset's keys. The reader updates it, lookups and the writer
@@ -58,30 +59,22 @@ func (m *mirror) want(key mcs.Key) {
 	}
 }
 
-// unread returns up to limit unread keys and the revision of the mirror. It sets readSignal if
-// there are any.
-func (m *mirror) unread(limit int) (keys []string, revision int64) {
+// dueRead returns the next read that has to be made, and the revision of the mirror.
+func (m *mirror) dueRead(limit int) (r dueRead, revision int64, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for key := range m.state.unread {
-		if keys = append(keys, key); len(keys) == limit {
-			break
-		}
-	}
-	if len(keys) > 0 {
-		m.readSignal.Set()
-	}
-	return keys, m.state.revision
+	r, ok = m.state.dueRead(time.Now(), limit)
+	return r, m.state.revision, ok
 }
 
-// applyRead applies the values of unread keys, which were read at the revision of the mirror.
-func (m *mirror) applyRead(keys []string, pairs []pair, revision int64) update {
-	u, _ := m.apply(pairs, revision)
+// applyRead applies what a read has found at the revision of the mirror.
+func (m *mirror) applyRead(r dueRead, pairs []pair) update {
+	m.verifyExports(pairs, true)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, key := range keys {
-		delete(m.state.unread, key)
-	}
+	u := update{own: map[mcs.Key]int64{}, changed: engine.Keys{}}
+	m.state.applyRead(time.Now(), r, pairs, u.changed)
+	m.complete(&u, false)
 	return u
 }
 
@@ -146,11 +139,9 @@ func (m *mirror) ownKeys() ownKeys {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	keys := ownKeys{
-		known: m.state.synced || m.hasOwn, revision: m.state.revision, alive: m.state.aliveOf(m.own), member: m.state.memberOf(m.own),
+		known: m.state.synced || m.hasOwn, revision: m.state.revision, alive: m.state.ownAlive(), member: m.state.ownMember(),
 	}
-	if c := m.state.clusters[m.own]; c != nil {
-		keys.rival, keys.rivalSeen, keys.latest = c.rival, c.rivalSeen, c.latest
-	}
+	keys.rival, keys.rivalSeen, keys.latest = m.state.me.rival, m.state.me.rivalSeen, m.state.me.latest
 	return keys
 }
 
@@ -163,7 +154,7 @@ func (m *mirror) applyOwn(alive, member pair) aliveState {
 		m.state.apply(time.Now(), []pair{alive, member}, engine.Keys{})
 		m.hasOwn = true
 	}
-	return m.state.aliveOf(m.own)
+	return m.state.ownAlive()
 }
 
 // dropOwn forgets the keys by which the own cluster holds its ID if they were read before the first
@@ -197,15 +188,14 @@ func (m *mirror) forget(clusterID string) engine.Keys {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	changed := engine.Keys{}
-	m.state.forget(clusterID, changed)
+	m.state.forget(time.Now(), clusterID, changed)
 	return changed
 }
 
 // update is the result of one read.
 type update struct {
 	// listed is true if all keys were read, and rewound if etcd was set back to an earlier state.
-	// relist is true if all keys must be read again.
-	listed, rewound, relist bool
+	listed, rewound bool
 	// revision and alive are those of the mirror after the update.
 	revision int64
 	alive    aliveState
@@ -312,8 +302,8 @@ func (m *mirror) exportsOf(changes []pair) (exports []mcs.Export) {
 	for _, p := range changes {
 		id := m.state.layout.clusterOf(p.key)
 		key, isExport := m.state.layout.exportKey(id, p.key)
-		if c := m.state.clusters[id]; isExport && !p.deleted && id != m.own && c != nil && c.held[key].export != nil {
-			exports = append(exports, *c.held[key].export)
+		if exp := m.state.belief.ExportOf(id, key); isExport && !p.deleted && exp != nil {
+			exports = append(exports, *exp)
 		}
 	}
 	return exports
@@ -327,18 +317,20 @@ func (m *mirror) complete(u *update, reviews bool) {
 		m.reviewed, u.reviewed = now, true
 		m.state.observeHeartbeats(now, u.changed)
 		m.state.findRoom(now)
-		m.state.findGaps(now)
 		u.members = m.state.members()
 	}
-	u.revision, u.alive = m.state.revision, m.state.aliveOf(m.own)
-	u.ownExports, u.refused, u.relist = m.state.countExports(m.own), m.state.refused, m.state.relist
+	u.revision, u.alive = m.state.revision, m.state.ownAlive()
+	u.ownExports, u.refused = m.state.countExports(m.own), m.state.refused
 	u.hasNewProcess, u.clusters = m.state.hasNewProcess, len(m.state.clusters)
 	m.state.refused, m.state.hasNewProcess = 0, false
+	if m.state.hasDue {
+		m.readSignal.Set()
+	}
 }
 
 // markUnanswered records that etcd did not answer.
 func (m *mirror) markUnanswered() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.state.liveness.ObserveFailure()
+	m.state.step(time.Now(), nil, belief.Failed{}, engine.Keys{})
 }

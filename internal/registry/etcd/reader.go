@@ -21,9 +21,6 @@ var (
 	errBehind = errors.New("etcd is at an earlier revision than before")
 	// errRewound means that etcd does not have a change any more that was read from it.
 	errRewound = errors.New("etcd was set back to an earlier state")
-	// errReadAgain means that values must be read again: a cluster has a new key, there is room in
-	// a budget, or the watch has skipped a change.
-	errReadAgain = errors.New("values must be read again: of a cluster with a new key, for which there is room in a budget, or that a watch has not shown")
 )
 
 // reader keeps the mirror current, and informs the writer of each update.
@@ -70,7 +67,7 @@ func (r *reader) run(ctx context.Context) {
 			began := time.Now()
 			err = r.watch(ctx, fresh)
 			r.compacted = errors.Is(err, rpctypes.ErrCompacted)
-			if r.compacted || errors.Is(err, errBehind) || errors.Is(err, errRewound) || errors.Is(err, errReadAgain) {
+			if r.compacted || errors.Is(err, errBehind) || errors.Is(err, errRewound) {
 				r.cfg.Logger.Info("Watch cannot continue, listing all keys", "error", err.Error())
 				listed = false
 			}
@@ -142,8 +139,8 @@ func (r *reader) watch(ctx context.Context, fresh bool) error {
 	case latest.revision != 0 && (!fresh || !r.compacted):
 		r.mirror.goBack()
 	}
-	_, from := r.mirror.unread(1) // the previous watch may have ended before all were read
-	w := watch{revision: from, interval: r.cfg.PollInterval, silence: r.timings.silence, signal: r.mirror.readSignal, read: r.readUnread}
+	from := r.mirror.revision()
+	w := watch{revision: from, interval: r.cfg.PollInterval, silence: r.timings.silence, signal: r.mirror.readSignal, read: r.readDue}
 	w.check = func(ctx context.Context) error {
 		setBack, err := r.isSetBack(ctx, latest, from)
 		if setBack {
@@ -162,9 +159,6 @@ func (r *reader) watch(ctx context.Context, fresh bool) error {
 		}
 		r.traceChanges(changes, began)
 		r.publish(u)
-		if u.relist {
-			return errReadAgain
-		}
 		return nil
 	}
 	return r.store.watch(ctx, w)
@@ -194,15 +188,22 @@ func (r *reader) traceChanges(changes []pair, began time.Time) {
 	}
 }
 
-// readUnread reads exports that were ignored and are wanted now. It reads them as of the revision
-// of the mirror, so that they do not come before or after other changes.
-func (r *reader) readUnread(ctx context.Context) error {
-	keys, revision := r.mirror.unread(pageKeys)
-	if len(keys) == 0 {
+// readDue makes the next read that has to be made: of exports that were ignored or over budget, of
+// those of a cluster with a new key, or because the watch may have skipped a change. It reads them
+// as of the revision of the mirror, so that they do not come before or after other changes.
+func (r *reader) readDue(ctx context.Context) error {
+	due, revision, ok := r.mirror.dueRead(pageKeys)
+	if !ok {
 		return nil
 	}
 	began := time.Now()
-	pairs, err := r.store.read(ctx, keys, revision)
+	var pairs []pair
+	var err error
+	if due.all {
+		pairs, err = r.store.readExports(ctx, due.cluster, revision)
+	} else {
+		pairs, err = r.store.read(ctx, due.keys, revision)
+	}
 	switch {
 	case errors.Is(err, rpctypes.ErrFutureRev):
 		return errBehind
@@ -210,7 +211,7 @@ func (r *reader) readUnread(ctx context.Context) error {
 		r.store.client.handleSilence(began, err)
 		return err
 	}
-	r.publish(r.mirror.applyRead(keys, pairs, revision))
+	r.publish(r.mirror.applyRead(due, pairs))
 	return nil
 }
 

@@ -131,7 +131,7 @@ func newRegistry(client *Client, cfg Config, timings timings) (*Registry, error)
 	}
 	mirror := newMirror(newState(stateConfig{
 		layout: store.layout, clusterSetID: cfg.Identity.ClusterSetID, own: store.id, name: client.cfg.Name, keyring: cfg.Keyring,
-		self: selfOf(cfg), staleAfter: cfg.StaleAfter,
+		self: selfOf(cfg), poll: cfg.PollInterval, staleAfter: cfg.StaleAfter,
 		ledger: cfg.Ledger, isWanted: cfg.Wanted,
 	}), store.id, cfg.PollInterval, cfg.Logger)
 	notifier := engine.NewNotifier(mirror.addResolvedLookups)

@@ -28,7 +28,7 @@ func TestMirror_ReviewsAtIntervals(t *testing.T) {
 		if u := m.replace([]pair{first}, 1, false); !u.reviewed || len(u.members) != 1 {
 			t.Errorf("after a list: reviewed %v, members %v", u.reviewed, u.members)
 		}
-		if s.liveness.Of("cls2") != registry.Undecided {
+		if s.belief.LivenessOf("cls2") != registry.Undecided {
 			t.Error("a cluster is known to be alive before its first heartbeat")
 		}
 		revision := int64(1)
@@ -42,8 +42,8 @@ func TestMirror_ReviewsAtIntervals(t *testing.T) {
 		if u := beat(); u.reviewed || u.revision != 2 {
 			t.Errorf("after a heartbeat: reviewed %v, revision %d", u.reviewed, u.revision)
 		}
-		if u, _ := m.apply(nil, 2); !u.reviewed || s.liveness.Of("cls2") != registry.Live {
-			t.Errorf("after an answer without changes: reviewed %v, %v", u.reviewed, s.liveness.Of("cls2"))
+		if u, _ := m.apply(nil, 2); !u.reviewed || s.belief.LivenessOf("cls2") != registry.Live {
+			t.Errorf("after an answer without changes: reviewed %v, %v", u.reviewed, s.belief.LivenessOf("cls2"))
 		}
 		beat()
 		time.Sleep(time.Second)

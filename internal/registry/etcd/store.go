@@ -56,18 +56,37 @@ func (k *kept) keep(id string, bytes int, limits budget.Limits) bool {
 
 // list reads everything of the clusterset at one revision. It is not safe for concurrent use.
 func (s *store) list(ctx context.Context) (list []pair, revision int64, err error) {
-	kept := &kept{keys: map[string]int{}, byCluster: map[string]int{}}
-	revision, err = s.lister.List(ctx, s.layout.root, s.readPage, func(page *clientv3.GetResponse) {
-		for _, kv := range page.Kvs {
-			if p, ok := s.keep(fromKV(kv, false), kept); ok {
-				list = append(list, p)
-			}
-		}
-	})
+	revision, err = s.lister.List(ctx, s.layout.root, s.readPage, s.collect(&list))
 	if err != nil {
 		return nil, 0, err
 	}
 	return list, revision, nil
+}
+
+// readExports reads all exports of a cluster as of a revision. It makes none of the pauses of a
+// list: the watch, which waits for it, ends before a long pause does.
+func (s *store) readExports(ctx context.Context, id string, revision int64) (list []pair, err error) {
+	err = walkPages(s.layout.cluster(id)+exportsSuffix, s.collect(&list), func(from, end string, limit int64) (*clientv3.GetResponse, error) {
+		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+		defer cancel()
+		return s.readPage(ctx, from, end, limit, revision)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return list, nil
+}
+
+// collect returns a function that appends what is kept of a page to a list.
+func (s *store) collect(list *[]pair) func(page *clientv3.GetResponse) {
+	kept := &kept{keys: map[string]int{}, byCluster: map[string]int{}}
+	return func(page *clientv3.GetResponse) {
+		for _, kv := range page.Kvs {
+			if p, ok := s.keep(fromKV(kv, false), kept); ok {
+				*list = append(*list, p)
+			}
+		}
+	}
 }
 
 // readPage implements Get.

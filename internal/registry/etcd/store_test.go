@@ -74,3 +74,21 @@ func TestWatch_EndsWhileItIsChecked(t *testing.T) {
 		t.Errorf("the watch ends with: %v, want: %v", err, rpctypes.ErrCompacted)
 	}
 }
+
+// A list pauses while etcd is busy, up to 10 s, and the watch, which ends after a time without an
+// answer, waits for a read. With the pauses of lists, each read of a cluster would end its watch,
+// and nothing would be read any more.
+func TestReadExports_MakesNoPauses(t *testing.T) {
+	s := newTestStore(t, shared(t))
+	st := s.registry(t, fast(cls1)).writer.store
+	_, revision, err := st.list(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	st.lister.pace.pause = time.Hour
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := st.readExports(ctx, cls2.ClusterID, revision); err != nil {
+		t.Error(err)
+	}
+}

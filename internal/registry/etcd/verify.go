@@ -5,6 +5,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
 const (
@@ -18,6 +19,7 @@ const (
 
 // verifiedExport is the content of an export's key, verified with the key of an author.
 type verifiedExport struct {
+	// author is the one whose key it was verified with, whether or not that has signed it.
 	author author
 	// shown has no export until it is decoded.
 	shown shownExport
@@ -59,7 +61,7 @@ func (v *verifiedExport) open(p pair, key mcs.Key) []byte {
 		v.shown.unreadable = registry.RefusedProblem("export "+key.String(), err)
 		return nil
 	}
-	v.shown.signed, v.shown.generation = true, generation
+	v.shown.author, v.shown.generation = v.author, generation
 	return data
 }
 
@@ -72,6 +74,20 @@ func (s *state) decode(v *verifiedExport, value []byte) {
 	s.decoding <- struct{}{}
 	defer func() { <-s.decoding }()
 	v.shown.export, v.shown.problems, v.shown.unreadable = decodeExport(data, v.author.clusterID, v.offer.Key)
+}
+
+// decodeExport decodes the content of an export's key, or returns why it is unreadable.
+func decodeExport(data []byte, id string, key mcs.Key) (exp *mcs.Export, problems []string, unreadable string) {
+	page, err := record.Decode(data, id)
+	switch {
+	case err != nil:
+		return nil, nil, err.Error()
+	case len(page.Exports) == 1 && page.Exports[0].Key == key:
+		return &page.Exports[0], page.Problems, ""
+	case len(page.Problems) > 0:
+		return nil, nil, page.Problems[0]
+	}
+	return nil, nil, "it is not one export of that service"
 }
 
 // verifyExports verifies and decodes the exports among pairs without the lock, so that lookups do
@@ -168,26 +184,13 @@ func (m *mirror) exportsToVerify(pairs []pair, again bool) (jobs []exportToVerif
 		isRead := false
 		if c := m.state.clusters[id]; c != nil {
 			job.account = c.account
-			isRead = !again && c.author == job.author && c.shown[key].revision == p.revision
+			isRead = !again && c.shown[key].revision == p.revision
 		}
 		if !isRead && (job.author != author{}) {
 			jobs = append(jobs, job)
 		}
 	}
 	return jobs
-}
-
-// authorOf returns the author of a cluster's exports, if presented is that of the member record
-// that is read with them, the zero value if none is.
-func (s *state) authorOf(id string, presented author) author {
-	c := s.clusters[id]
-	switch {
-	case s.isSelf(id):
-		return s.self
-	case presented == author{} && c != nil:
-		return c.author
-	}
-	return presented
 }
 
 // authorsIn returns the authors of the member records among pairs, by cluster.

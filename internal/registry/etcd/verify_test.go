@@ -104,7 +104,7 @@ func BenchmarkMirrorReplace(b *testing.B) {
 		b.StartTimer()
 		m.replace(fresh, 1, false)
 		b.StopTimer()
-		if len(s.members()) != clusters || len(s.clusters["member-0"].held) != exports {
+		if len(s.members()) != clusters || len(s.belief.Versions("member-0")) != exports {
 			b.Fatal(fmt.Sprint("members ", len(s.members())))
 		}
 		b.StartTimer()

@@ -686,12 +686,6 @@ func (k *Keyring) IsReturnSaved(clusterID string) bool {
 	return !ok || pin.Left || pin.Forgotten || !pin.saved.Left && !pin.saved.Forgotten
 }
 
-// IsLatest reports whether no other registry has shown a later heartbeat of the cluster. After a
-// cluster has moved to another registry, its records in the previous one are out of date.
-func (k *Keyring) IsLatest(registry, clusterID string) bool {
-	return k.Of(registry, clusterID).IsLatest
-}
-
 const (
 	// saveInterval is the interval at which pins with advanced heartbeats are saved, saveChanges
 	// the shortest interval between two saves after new generations. So a controller that was

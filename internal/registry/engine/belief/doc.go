@@ -1,7 +1,7 @@
 // Package belief decides what the records of the other clusters mean: which of their exports are
 // imported, unknown or ended. It has tables (a) and (b) of docs/proposals/031-engine.md and the
-// rules that they use. Package memory uses it. Packages cloudmap/state and etcd decide themselves
-// until they are moved onto it, one after the other.
+// rules that they use. Packages memory and etcd use it. Package cloudmap/state decides itself until
+// it is moved onto it.
 //
 // State.Step is deterministic: it does no I/O, has no clock and no goroutine, and the same events
 // give the same actions. Package engine/model explores it.
