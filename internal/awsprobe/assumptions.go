@@ -151,25 +151,19 @@ var Assumptions = []Assumption{
 	},
 }
 
-// AssumptionTable returns Assumptions for the documentation.
+// AssumptionTable returns Assumptions for the documentation, without their sources.
 func AssumptionTable() string {
-	rows := []string{"| assumption | where it matters | state | probe | behavior of cloudmap-local |", "| --- | --- | --- | --- | --- |"}
+	rows := []string{"| assumption | where it matters | state | probe |", "| --- | --- | --- | --- |"}
 	for _, a := range Assumptions {
 		state := string(a.Evidence)
-		if a.Source != "" {
-			state += ": " + a.Source
-		}
 		if len(a.Seen) > 0 {
 			state = "**seen**: " + strings.Join(a.Seen, "; ")
 		}
-		number, name := "none", ""
+		number := "none"
 		if a.Probe > 0 {
 			number = fmt.Sprint(a.Probe)
 		}
-		if a.Switch != "" {
-			name = "`" + a.Switch + "`"
-		}
-		rows = append(rows, fmt.Sprintf("| %s | %s | %s | %s | %s |", a.Text, a.Where, state, number, name))
+		rows = append(rows, fmt.Sprintf("| %s | %s | %s | %s |", a.Text, a.Where, state, number))
 	}
 	return strings.Join(rows, "\n")
 }
