@@ -16,12 +16,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/kustomize/api/types"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/chartvalues"
 )
 
-// A manifest is what the tests read of the objects of docs/gitops.md.
+// A manifest is what the tests read of the objects of samples/gitops.
 type manifest struct {
 	Kind     string `json:"kind"`
 	Metadata struct {
@@ -53,10 +54,31 @@ type healthCheck struct {
 	Current    string `json:"current"`
 }
 
-func gitOpsManifests(t *testing.T) []manifest { return readYAMLBlocks[manifest](t, "docs/gitops.md") }
+// gitOpsManifests returns the objects of samples/gitops.
+func gitOpsManifests(t *testing.T) (manifests []manifest) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, "samples/gitops/*.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for document := range strings.SplitSeq(string(text), "\n---\n") {
+			var m manifest
+			if err := yaml.Unmarshal([]byte(document), &m); err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			manifests = append(manifests, m)
+		}
+	}
+	return manifests
+}
 
-// TestGitOpsInstallation applies the patches of the page to the folders that it names, and checks
-// the values against those of the chart.
+// TestGitOpsInstallation applies the patches to the folders that the manifests name, and checks the
+// values against those of the chart.
 func TestGitOpsInstallation(t *testing.T) {
 	values, err := chartvalues.Read(filepath.Join(root, "deploy/charts/cloud-map-mcs-controller"))
 	if err != nil {
@@ -88,7 +110,7 @@ func TestGitOpsInstallation(t *testing.T) {
 		}
 	}
 	if patched != 2 || charts < 6 {
-		t.Errorf("the page patches %d installations and sets %d values, want one of Argo CD and one of Flux each", patched, charts)
+		t.Errorf("the samples patch %d installations and set %d values, want one of Argo CD and one of Flux each", patched, charts)
 	}
 }
 
@@ -182,7 +204,7 @@ func (c healthCase) object(t *testing.T) map[string]any {
 	return object
 }
 
-// TestGitOpsHealth_Flux evaluates the expressions of the page as Flux does: without types, and
+// TestGitOpsHealth_Flux evaluates the expressions of the samples as Flux does: without types, and
 // failed before current.
 func TestGitOpsHealth_Flux(t *testing.T) {
 	checks := map[string]healthCheck{}
@@ -234,7 +256,7 @@ func TestGitOpsHealth_Flux(t *testing.T) {
 	}
 }
 
-// argoChecks returns the health checks of the page for Argo CD, in Lua, by kind.
+// argoChecks returns the health checks of the samples for Argo CD, in Lua, by kind.
 func argoChecks(t *testing.T) map[string]string {
 	t.Helper()
 	scripts := map[string]string{}
@@ -244,7 +266,7 @@ func argoChecks(t *testing.T) map[string]string {
 		}
 	}
 	if len(scripts) != 2 || scripts["ServiceExport"] == "" || scripts["ServiceImport"] == "" {
-		t.Fatalf("the page has checks %v, want ServiceExport and ServiceImport", scripts)
+		t.Fatalf("the samples have checks %v, want ServiceExport and ServiceImport", scripts)
 	}
 	return scripts
 }
