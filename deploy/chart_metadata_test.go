@@ -90,7 +90,7 @@ func TestChart_ArtifactHub(t *testing.T) {
 	}
 }
 
-// TestChart_README checks that the README of the chart lists values that exist, and links to files
+// TestChart_README checks that the README of the chart names values that exist, and links to files
 // that exist.
 func TestChart_README(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(chartDir, "README.md"))
@@ -101,14 +101,15 @@ func TestChart_README(t *testing.T) {
 	for _, v := range readValues(t) {
 		paths = append(paths, v.Path)
 	}
-	_, table, _ := strings.Cut(string(text), "| --- | --- |\n")
-	for _, m := range regexp.MustCompile("(?m)^\\| (`[^|]*`) \\|").FindAllStringSubmatch(table, -1) {
-		for _, name := range strings.Split(m[1], ", ") {
-			name = strings.Trim(name, "`")
-			if !slices.ContainsFunc(paths, func(path string) bool { return path == name || strings.HasPrefix(path, name+".") }) {
-				t.Errorf("values.yaml has no value %s", name)
-			}
+	_, section, _ := strings.Cut(string(text), "## Values\n")
+	named := regexp.MustCompile("`([^`]*)`").FindAllStringSubmatch(section, -1)
+	for _, m := range named {
+		if name := m[1]; !slices.ContainsFunc(paths, func(path string) bool { return path == name || strings.HasPrefix(path, name+".") }) {
+			t.Errorf("values.yaml has no value %s", name)
 		}
+	}
+	if len(named) == 0 {
+		t.Error("the section Values names no value")
 	}
 	for _, m := range regexp.MustCompile(regexp.QuoteMeta(readChart(t).Home)+`/blob/main/([^#)]*)`).FindAllStringSubmatch(string(text), -1) {
 		if _, err := os.Stat("../" + m[1]); err != nil {
