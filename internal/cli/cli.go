@@ -12,6 +12,7 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
@@ -28,10 +29,16 @@ import (
 
 // Main runs the plugin with the arguments after its name and returns the exit code.
 func Main(ctx context.Context, args []string, version string, streams genericiooptions.IOStreams) int {
+	s, root := newProgram(version, streams)
+	return s.Run(ctx, root, args)
+}
+
+// newProgram returns the root command, and the session of its commands.
+func newProgram(version string, streams genericiooptions.IOStreams) (*session.Session, *cobra.Command) {
 	flags := genericclioptions.NewConfigFlags(false) // without cache: the context changes
-	s := &session.Session{IOStreams: streams, Version: version}
+	s := &session.Session{IOStreams: streams, Version: version, KubectlFlags: pflag.NewFlagSet("kubectl", pflag.ContinueOnError)}
 	s.Connect = func(contexts []string) ([]*session.Cluster, error) { return session.Connect(flags, contexts) }
-	s.Namespace = func() (string, error) {
+	s.ContextNamespace = func() (string, error) {
 		if len(s.Contexts) > 0 {
 			*flags.Context = s.Contexts[0]
 		}
@@ -45,22 +52,33 @@ func Main(ctx context.Context, args []string, version string, streams genericioo
 		}
 		return slices.Sorted(maps.Keys(raw.Contexts))
 	}
-	root := s.Root(commands(s)...)
-	chosen := flags.Context
-	flags.Context = nil // replaced by --context of Root, which takes several values
-	flags.AddFlags(root.PersistentFlags())
-	flags.Context = chosen
-	return s.Run(ctx, root, args)
+	context := flags.Context
+	flags.Context, flags.Namespace = nil, nil // replaced by those of Session
+	flags.AddFlags(s.KubectlFlags)
+	flags.Context = context
+	return s, s.Root(commands(s)...)
 }
 
 // commands returns the commands below the root.
 func commands(s *session.Session) []*cobra.Command {
 	return slices.Concat(install.Commands(s), show.Commands(s), export.Commands(s), drain.Commands(s), doctor.Commands(s),
-		[]*cobra.Command{dns.Command(s), ui.Command(s), gather.Command(s), versionCommand(s)})
+		[]*cobra.Command{dns.Command(s), ui.Command(s), gather.Command(s), versionCommand(s), optionsCommand(s)})
+}
+
+func optionsCommand(s *session.Session) *cobra.Command {
+	return session.Local(&cobra.Command{
+		Use:   "options",
+		Short: "Print the flags of kubectl that every command takes",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			_, err := fmt.Fprintf(s.Out, "These flags of kubectl can be passed to every command:\n\n%s", s.KubectlFlags.FlagUsages())
+			return err
+		},
+	})
 }
 
 func versionCommand(s *session.Session) *cobra.Command {
-	return &cobra.Command{
+	return session.Local(&cobra.Command{
 		Use:   "version",
 		Short: "Print the version of the plugin",
 		Args:  cobra.NoArgs,
@@ -68,5 +86,5 @@ func versionCommand(s *session.Session) *cobra.Command {
 			_, err := fmt.Fprintf(s.Out, "kubectl-mcs %s\n", s.Version)
 			return err
 		},
-	}
+	})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/clitest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
@@ -71,7 +72,7 @@ func TestExitCodes(t *testing.T) {
 		{name: "dns enable with one silent pod", line: "dns enable --wait 20ms", setup: func(c clitest.Clusters) {
 			disableDNS(c)
 			c["cls1"].CoreDNS.SilentPods = []string{"coredns-1"}
-		}, want: session.ExitError},
+		}, want: session.ExitIncomplete},
 		{name: "dns disable", line: "dns disable", want: session.ExitOK},
 		{name: "dns disable on EKS", line: "dns disable", setup: onEKS, want: session.ExitIncomplete},
 		{name: "dns disable without CoreDNS", line: "dns disable", setup: noCoreDNS, want: session.ExitError},
@@ -90,7 +91,9 @@ func TestExitCodes(t *testing.T) {
 		{name: "get services with an unreachable controller", line: "get services", setup: stopControllers, want: session.ExitError},
 		{name: "get clusters with an unreachable controller", line: "get clusters", setup: stopControllers, want: session.ExitError},
 
-		{name: "describe a failing service", line: "describe web", want: session.ExitOK},
+		{name: "describe a service", line: "describe web", setup: clitest.ExportWeb, want: session.ExitOK},
+		{name: "describe a failing service", line: "describe web", want: session.ExitIncomplete},
+		{name: "describe a service that does not exist", line: "describe nothing", want: session.ExitIncomplete},
 		{name: "describe without a service", line: "describe", want: session.ExitUsage},
 		{name: "registry dump", line: "registry dump", want: session.ExitOK},
 		{name: "registry dump with an unreachable controller", line: "registry dump", setup: stopControllers, want: session.ExitError},
@@ -111,7 +114,10 @@ func TestExitCodes(t *testing.T) {
 		{name: "unexport without a service", line: "unexport", want: session.ExitUsage},
 
 		{name: "install without waiting", line: "install --wait 0s", want: session.ExitOK},
-		{name: "install is not available in time", line: "install --wait 2ms", want: session.ExitError},
+		{name: "install is not available in time", line: "install --wait 2ms", want: session.ExitIncomplete},
+		{name: "install with an error in one context and not available in the other", line: "install --wait 2ms --context cls1,cls2", setup: func(c clitest.Clusters) {
+			c["cls2"].Add(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: names.Namespace, Name: names.Product + "-import-policy"}})
+		}, want: session.ExitUsage},
 		{name: "install with an unknown controller flag", line: "install -- --nonsense", want: session.ExitUsage},
 		{name: "uninstall dry run", line: "uninstall --dry-run", want: session.ExitOK},
 		{name: "uninstall not confirmed", line: "uninstall", want: session.ExitError},
@@ -123,7 +129,7 @@ func TestExitCodes(t *testing.T) {
 		{name: "leave not confirmed", line: "leave", want: session.ExitError},
 		{name: "leave while exports are being withdrawn", line: "leave --yes --wait 5ms", setup: func(c clitest.Clusters) {
 			c["cls1"].ControllerStatus.Leaving = append(c["cls1"].ControllerStatus.Leaving, *c["cls1"].ControllerStatus.Identity)
-		}, want: session.ExitError},
+		}, want: session.ExitIncomplete},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			clusters := clitest.NewClusters()

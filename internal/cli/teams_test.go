@@ -72,7 +72,7 @@ func testTeams(t *testing.T, config *rest.Config, kube kubernetes.Interface, kub
 	run("get services -n shop --as viewer", session.ExitOK, "shop        web    ClusterSetIP   80/TCP   cls9          unknown       1           1       ready",
 		"no permission to list pods in namespace cloud-map-mcs-system")
 	run("get services -A --as viewer", session.ExitError, "no permission to list serviceexports.multicluster.x-k8s.io in the whole cluster")
-	run("describe web -n shop --as viewer", session.ExitOK, "cls9          unknown   unknown", "ClusterSetIP 10.96.9.9 from cls9")
+	run("describe web -n shop --as viewer", session.ExitIncomplete, "cls9          unknown   unknown", "ClusterSetIP 10.96.9.9 from cls9")
 	run("diagnose web -n shop --as viewer", session.ExitIncomplete, "no permission to list pods", "1 of 1 endpoints from cls9 are ready",
 		"CoreDNS           unknown   reading the Deployment of CoreDNS: no permission to get deployments.apps in namespace kube-system",
 		"Failed in envtest at derived Service: does not exist")

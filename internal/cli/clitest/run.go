@@ -32,16 +32,11 @@ func Run(t *testing.T, commands Commands, clusters map[string]*session.Cluster, 
 	if strings.HasSuffix(line, " ") { // completion of a new word
 		args = append(args, "")
 	}
-	namespace := "demo"
-	if i := slices.Index(args, "-n"); i >= 0 { // a flag of kubectl
-		namespace = args[i+1]
-		args = slices.Delete(args, i, i+2)
-	}
 	s := &session.Session{
-		IOStreams:    genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &errOut},
-		Version:      Version,
-		Namespace:    func() (string, error) { return namespace, nil },
-		ContextNames: func() []string { return slices.Sorted(maps.Keys(clusters)) },
+		IOStreams:        genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &errOut},
+		Version:          Version,
+		ContextNamespace: func() (string, error) { return "demo", nil },
+		ContextNames:     func() []string { return slices.Sorted(maps.Keys(clusters)) },
 		Connect: func(contexts []string) ([]*session.Cluster, error) {
 			if len(contexts) == 0 {
 				contexts = []string{""}

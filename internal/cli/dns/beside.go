@@ -310,10 +310,10 @@ func waitForBeside(ctx context.Context, k *session.Cluster, timeout time.Duratio
 	if err == nil {
 		return nil
 	}
-	if !wait.Interrupted(err) || ctx.Err() != nil {
+	if !wait.Interrupted(err) {
 		return fmt.Errorf("waiting for Deployment %s/%s: %w", namespace, coredns.BesideName, err)
 	}
-	return fmt.Errorf("waiting for Deployment %s/%s: after %s %d of %d pods are updated and available; find the reason with\n"+
+	return session.Incompletef("waiting for Deployment %s/%s: after %s %d of %d pods are updated and available; find the reason with\n"+
 		"  kubectl --context %s -n %[1]s describe deployment %[2]s\n%[7]s",
 		namespace, coredns.BesideName, timeout, min(d.Status.UpdatedReplicas, d.Status.AvailableReplicas), d.Status.Replicas, k.Context, unchanged)
 }

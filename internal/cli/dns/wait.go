@@ -75,7 +75,7 @@ func waitForPods(ctx context.Context, k *session.Cluster, enable bool, timeout t
 	if err == nil {
 		return r.found, nil
 	}
-	if !wait.Interrupted(err) || ctx.Err() != nil {
+	if !wait.Interrupted(err) {
 		return r.found, fmt.Errorf("waiting for CoreDNS: %w", err)
 	}
 	return r.found, r.timeoutError(enable, timeout)
@@ -113,12 +113,12 @@ func (r *rollout) timeoutError(enable bool, timeout time.Duration) error {
 	}
 	switch {
 	case !r.done:
-		return fmt.Errorf("waiting for CoreDNS: after %s %d of %d pods of Deployment %s/%s are updated and available; find the reason with\n"+
+		return session.Incompletef("waiting for CoreDNS: after %s %d of %d pods of Deployment %s/%s are updated and available; find the reason with\n"+
 			"  kubectl -n %[4]s describe deployment %[5]s\n  kubectl -n %[4]s logs deployment/%[5]s",
 			timeout, min(r.status.UpdatedReplicas, r.status.AvailableReplicas), r.status.Replicas, namespace, name)
 	case !r.found.isComplete():
 		return nil
 	default:
-		return fmt.Errorf("waiting for CoreDNS: after %s %d of %d pods %sanswer for %s", timeout, r.found.answered, r.found.pods, still, coredns.Zone)
+		return session.Incompletef("waiting for CoreDNS: after %s %d of %d pods %sanswer for %s", timeout, r.found.answered, r.found.pods, still, coredns.Zone)
 	}
 }

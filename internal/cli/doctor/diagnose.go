@@ -34,6 +34,7 @@ func diagnoseCommand(s *session.Session) *cobra.Command {
 			return printDiagnosis(s, format, d)
 		},
 	}
+	s.AddNamespaceFlag(cmd)
 	format.AddFlag(cmd)
 	cmd.Flags().BoolVar(&noProbe, "no-probe", false, "skip the DNS lookup and the connections")
 	return cmd
@@ -83,6 +84,11 @@ func printDiagnosis(s *session.Session, format session.Format, d Diagnosis) erro
 	if err := format.Print(s.Out, d, func(t *session.Table, _ bool) { d.print(t) }); err != nil {
 		return err
 	}
+	return d.Err()
+}
+
+// Err returns session.ErrIncomplete if a step failed, or the objects of the service cannot be read.
+func (d Diagnosis) Err() error {
 	if d.Failure != nil || d.isUnread() {
 		return session.ErrIncomplete
 	}

@@ -75,7 +75,7 @@ func drainCommand(s *session.Session) *cobra.Command {
 			"--force is given; the command lists their services. With --importers it waits until these clusters do not use the drained\n" +
 			"endpoints. Exit code 3 if one still does after --wait.",
 		Example: "  kubectl mcs drain --context cls1 --importers cls2,cls3\n  kubectl mcs drain web -n shop --context cls1 --over 10m",
-		Args:    cobra.MaximumNArgs(1), ValidArgsFunction: s.CompleteServices,
+		Args:    validateArgs, ValidArgsFunction: s.CompleteServices,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			d, err := o.drain()
 			if err != nil {
@@ -88,6 +88,7 @@ func drainCommand(s *session.Session) *cobra.Command {
 			return t.drain(cmd.Context(), s, o, d)
 		},
 	}
+	s.AddNamespaceFlag(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&o.part, "part", string(mcs.DrainAll), "part of the ready endpoints that the other clusters do not use, from 1% to 100%")
 	flags.BoolVar(&o.force, "force", false, "drain the last endpoints too: services that no other cluster serves fail")
@@ -98,11 +99,11 @@ func drainCommand(s *session.Session) *cobra.Command {
 }
 
 func undrainCommand(s *session.Session) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "undrain [SERVICE]",
 		Short: "Make the other clusters use the endpoints of a cluster again",
 		Long:  "Undoes kubectl mcs drain, for all exports of a cluster or for one service.",
-		Args:  cobra.MaximumNArgs(1), ValidArgsFunction: s.CompleteServices,
+		Args:  validateArgs, ValidArgsFunction: s.CompleteServices,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t, err := newTarget(s, args)
 			if err != nil {
@@ -115,6 +116,16 @@ func undrainCommand(s *session.Session) *cobra.Command {
 			return nil
 		},
 	}
+	s.AddNamespaceFlag(cmd)
+	return cmd
+}
+
+// validateArgs refuses a namespace without a Service: it would mean the whole cluster.
+func validateArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 && cmd.Flags().Changed("namespace") {
+		return fmt.Errorf("%s without a Service is about the whole cluster: leave out --namespace, or name the Service", cmd.CommandPath())
+	}
+	return cobra.MaximumNArgs(1)(cmd, args)
 }
 
 // A target is the object of a drain: a cluster, or one of its exports.

@@ -44,12 +44,13 @@ func exportCommand(s *session.Session) *cobra.Command {
 			})
 		},
 	}
+	s.AddNamespaceFlag(cmd)
 	cmd.Flags().DurationVar(&timeout, "wait", exportWait, "how long to wait until the ServiceExport is ready; 0 does not wait")
 	return cmd
 }
 
 func unexportCommand(s *session.Session) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:               "unexport SERVICE",
 		Short:             "Stop exporting a Service to the clusterset",
 		Long:              "Deletes the ServiceExport of a Service in each context. The Service itself does not change.",
@@ -61,6 +62,8 @@ func unexportCommand(s *session.Session) *cobra.Command {
 			})
 		},
 	}
+	s.AddNamespaceFlag(cmd)
+	return cmd
 }
 
 // runInEachCluster runs do in every context, one after the other, and continues after an error.

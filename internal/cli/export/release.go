@@ -16,7 +16,7 @@ import (
 )
 
 func releaseCommand(s *session.Session) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "release SERVICE",
 		Short: "Release the clusterset IPs that an ended import holds",
 		Long: "Deletes the Service that holds the clusterset IPs of an ended import in each context (--clusterset-ip-hold). If the service is\n" +
@@ -30,6 +30,8 @@ func releaseCommand(s *session.Session) *cobra.Command {
 			})
 		},
 	}
+	s.AddNamespaceFlag(cmd)
+	return cmd
 }
 
 // releaseIPs deletes the Services that hold the IPs of an ended import.

@@ -216,6 +216,6 @@ func waitForController(ctx context.Context, s *session.Session, k *session.Clust
 	if err == nil || !wait.Interrupted(err) {
 		return err
 	}
-	return fmt.Errorf("waiting for the controller: after %s %d of %d pods are updated and available; find the reason: kubectl --context %s -n %s describe deployment %s",
+	return session.Incompletef("waiting for the controller: after %s %d of %d pods are updated and available; find the reason: kubectl --context %s -n %s describe deployment %s",
 		timeout, min(d.Status.UpdatedReplicas, d.Status.AvailableReplicas), d.Status.Replicas, k.Context, s.ControllerNamespace, session.ManagerName)
 }

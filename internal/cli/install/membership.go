@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
@@ -155,8 +156,11 @@ func waitForStatus(ctx context.Context, s *session.Session, k *session.Cluster, 
 	if err == nil {
 		return &last, nil
 	}
+	if !wait.Interrupted(err) {
+		return nil, err
+	}
 	if queryErr == nil {
 		queryErr = errors.New(strings.Join(append(show.Problems(k.Context, &last), "run kubectl mcs status --context "+k.Context), "; "))
 	}
-	return nil, fmt.Errorf("timed out after %s: %w", timeout, queryErr)
+	return nil, session.Incompletef("timed out after %s: %w", timeout, queryErr)
 }

@@ -73,7 +73,7 @@ func sendRequest(ctx context.Context, s *session.Session, k *session.Cluster, ke
 	}
 	err = awaitRequest(ctx, s, k, key, limit)
 	if err != nil && wait.Interrupted(err) {
-		return false, fmt.Errorf("waiting until the controller %s: it has not done so within %s; it will as soon as it is a member", effect, limit)
+		return false, session.Incompletef("waiting until the controller %s: it has not done so within %s; it will as soon as it is a member", effect, limit)
 	}
 	return err == nil, err
 }

@@ -13,6 +13,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
@@ -248,8 +249,11 @@ func stopController(ctx context.Context, k *session.Cluster, objects []*unstruct
 		exists, err := k.Find(ctx, deployment.GetNamespace(), deployment.GetName(), &appsv1.Deployment{})
 		return !exists, err
 	})
-	if err != nil {
-		return fmt.Errorf("waiting until %s is deleted: %w", session.ObjectName(deployment), err)
+	switch {
+	case err == nil:
+		return nil
+	case wait.Interrupted(err):
+		return session.Incompletef("waiting until %s is deleted: it still exists after %s; run this command again", session.ObjectName(deployment), installWait)
 	}
-	return nil
+	return fmt.Errorf("waiting until %s is deleted: %w", session.ObjectName(deployment), err)
 }

@@ -136,10 +136,7 @@ func (s *Session) ClustersAndNamespace(allNamespaces bool) ([]*Cluster, string, 
 		return clusters, "", err
 	}
 	namespace, err := s.Namespace()
-	if err != nil {
-		return nil, "", fmt.Errorf("reading the kubeconfig: %w", err)
-	}
-	return clusters, namespace, nil
+	return clusters, namespace, err
 }
 
 // ForEachCluster calls gather for all clusters concurrently and returns the results in the order of
@@ -154,11 +151,17 @@ func ForEachCluster[T any](clusters []*Cluster, gather func(*Cluster) T) []T {
 	return out
 }
 
-// JoinErrors joins the errors of the clusters, each prefixed with its context.
+// JoinErrors joins the errors of the clusters, each prefixed with its context. The result is an
+// IncompleteError only if all of them are.
 func JoinErrors(clusters []*Cluster, errs []error) error {
-	for i := range errs {
-		if errs[i] != nil {
-			errs[i] = fmt.Errorf("%s: %w", clusters[i].Context, errs[i])
+	failed := slices.ContainsFunc(errs, func(err error) bool { return err != nil && !errors.As(err, new(IncompleteError)) })
+	for i, err := range errs {
+		switch {
+		case err == nil:
+		case failed && errors.As(err, new(IncompleteError)):
+			errs[i] = fmt.Errorf("%s: %s", clusters[i].Context, err.Error())
+		default:
+			errs[i] = fmt.Errorf("%s: %w", clusters[i].Context, err)
 		}
 	}
 	return errors.Join(errs...)
@@ -166,7 +169,11 @@ func JoinErrors(clusters []*Cluster, errs []error) error {
 
 // Poll calls condition every PollInterval until it returns true or an error, or the timeout expires
 // (wait.Interrupted). The timeout does not cancel a running call, which would look like a failed
-// request.
+// request. The end of ctx is another error: the user has interrupted the command.
 func (k *Cluster) Poll(ctx context.Context, timeout time.Duration, condition func() (bool, error)) error {
-	return wait.PollUntilContextTimeout(ctx, k.PollInterval, timeout, true, func(context.Context) (bool, error) { return condition() })
+	err := wait.PollUntilContextTimeout(ctx, k.PollInterval, timeout, true, func(context.Context) (bool, error) { return condition() })
+	if err != nil && ctx.Err() != nil {
+		return errors.New("the command was interrupted")
+	}
+	return err
 }

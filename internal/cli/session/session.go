@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -15,20 +16,27 @@ import (
 
 // The exit codes of every command.
 const (
-	ExitOK         = 0 // the command succeeded and all checks passed
-	ExitError      = 1 // the command failed; standard error has the reason and what to do
-	ExitUsage      = 2 // invalid command line
-	ExitIncomplete = 3 // the command ran, but checks failed or manual action is required
+	ExitOK    = 0 // the command has succeeded, and no check failed
+	ExitError = 1 // the command has failed; standard error has the reason and what to do
+	ExitUsage = 2 // invalid command line
+	// ExitIncomplete: the command has done its part, but a check failed, the result was not there
+	// within --wait, or manual action is required.
+	ExitIncomplete = 3
 )
 
-// An exitCode ends the program with that code and without an error message.
-type exitCode int
+// An IncompleteError makes the program exit with ExitIncomplete. Its text is the reason.
+type IncompleteError struct{ error }
 
-// ErrIncomplete makes the program exit with ExitIncomplete. The command has printed the reason
-// already.
-var ErrIncomplete error = exitCode(ExitIncomplete)
+// Unwrap returns the reason.
+func (e IncompleteError) Unwrap() error { return e.error }
 
-func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+// Incompletef returns a formatted IncompleteError.
+func Incompletef(format string, args ...any) error {
+	return IncompleteError{fmt.Errorf(format, args...)}
+}
+
+// ErrIncomplete is an IncompleteError of a command that has printed the reason already.
+var ErrIncomplete error = IncompleteError{errors.New("incomplete")}
 
 // A UsageError reports an invalid command line.
 type UsageError struct{ error }
@@ -51,29 +59,37 @@ type Session struct {
 	// Connect returns the clusters of the named contexts, or of the current context when none is
 	// named.
 	Connect func(contexts []string) ([]*Cluster, error)
-	// Namespace returns the namespace given by -n, or that of the context.
-	Namespace func() (string, error)
+	// ContextNamespace returns the namespace of the first context.
+	ContextNamespace func() (string, error)
 	// ContextNames returns the contexts of the kubeconfig, for completion.
 	ContextNames func() []string
+	// KubectlFlags are flags of kubectl that every command takes. Only "kubectl mcs options" shows
+	// them. nil is none.
+	KubectlFlags *pflag.FlagSet
 
 	// Contexts and ControllerNamespace are the values of the flags.
 	Contexts            []string
 	ControllerNamespace string
+	// namespace is the value of --namespace, "" without it.
+	namespace string
 }
 
 // Run executes root with the arguments and returns the exit code.
 func (s *Session) Run(ctx context.Context, root *cobra.Command, args []string) int {
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
-	var code exitCode
-	if err == nil {
-		return ExitOK
-	}
-	if errors.As(err, &code) {
-		return int(code)
-	}
-	_, _ = fmt.Fprintf(s.ErrOut, "Error: %s\n", PrintableLines(err.Error()))
+	var incomplete IncompleteError
 	var usage UsageError
+	switch {
+	case err == nil:
+		return ExitOK
+	case errors.Is(err, ErrIncomplete):
+		return ExitIncomplete
+	case errors.As(err, &incomplete):
+		s.Progressf("%s", err.Error())
+		return ExitIncomplete
+	}
+	s.Progressf("Error: %s", err.Error())
 	if errors.As(err, &usage) {
 		return ExitUsage
 	}
@@ -87,15 +103,18 @@ func (s *Session) Root(commands ...*cobra.Command) *cobra.Command {
 		Short: "Manage multi-cluster Services of a clusterset",
 		Long: "Installs the Cloud Map MCS Controller, manages clusterset membership and exports, and diagnoses multi-cluster Services.\n" +
 			"Most commands take several contexts: --context cls1,cls2.\n\n" +
-			"Exit codes: 0 success, 1 error, 2 invalid usage, 3 checks failed or manual action required.",
-		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl mcs"},
-		SilenceErrors: true,
-		SilenceUsage:  true,
+			"Exit codes: 0 success, 1 error, 2 invalid usage, 3 a check failed, the result was not there within --wait, or manual action is required.",
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl mcs"},
+		// kubectl completes the commands of a plugin: docs/kubectl-mcs.md
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+		SilenceErrors:     true,
+		SilenceUsage:      true,
 	}
 	cmd.SetIn(s.In)
 	cmd.SetOut(s.Out)
 	cmd.SetErr(s.ErrOut)
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return UsageError{err} })
+	cmd.SetFlagErrorFunc(flagError)
+	cmd.SetUsageFunc(s.printUsage)
 	cmd.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if name == "contexts" {
 			name = "context"
@@ -109,13 +128,22 @@ func (s *Session) Root(commands ...*cobra.Command) *cobra.Command {
 	_ = cmd.RegisterFlagCompletionFunc("context", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return s.ContextNames(), cobra.ShellCompDirectiveNoFileComp
 	})
+	if s.KubectlFlags != nil {
+		flags.AddFlagSet(s.KubectlFlags)
+	}
 	cmd.AddCommand(commands...)
-	markArgumentErrors(cmd)
+	completeCommands(cmd)
 	return cmd
 }
 
-// markArgumentErrors makes invalid arguments of cmd and its subcommands usage errors.
-func markArgumentErrors(cmd *cobra.Command) {
+// completeCommands makes invalid arguments of cmd and its subcommands usage errors. A command that
+// has subcommands only prints its help, and refuses the names of others.
+func completeCommands(cmd *cobra.Command) {
+	if !cmd.Runnable() {
+		Local(cmd)
+		cmd.Args = refuseUnknown
+		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	}
 	if validate := cmd.Args; validate != nil {
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
 			if err := validate(cmd, args); err != nil {
@@ -125,6 +153,19 @@ func markArgumentErrors(cmd *cobra.Command) {
 		}
 	}
 	for _, sub := range cmd.Commands() {
-		markArgumentErrors(sub)
+		completeCommands(sub)
 	}
+}
+
+// refuseUnknown returns an error for the name of a command that does not exist.
+func refuseUnknown(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	cmd.SuggestionsMinimumDistance = 2 // letters, as in kubectl
+	text := fmt.Sprintf("unknown command %q for %q: ", args[0], cmd.CommandPath())
+	if similar := cmd.SuggestionsFor(args[0]); len(similar) > 0 {
+		return fmt.Errorf("%sdid you mean %s? See %s --help", text, strings.Join(similar, " or "), cmd.CommandPath())
+	}
+	return fmt.Errorf("%ssee %s --help", text, cmd.CommandPath())
 }

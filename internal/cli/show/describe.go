@@ -50,9 +50,10 @@ type importState struct {
 func describeCommand(s *session.Session) *cobra.Command {
 	var format session.Format
 	cmd := &cobra.Command{
-		Use:               "describe SERVICE",
-		Short:             "Show the exports and imports of a service",
-		Long:              "Shows the exports of a service, its imports in the clusters of --context, and the result of every step in between.",
+		Use:   "describe SERVICE",
+		Short: "Show the exports and imports of a service",
+		Long: "Shows the exports of a service, its imports in the clusters of --context, and the result of every step in between.\n" +
+			"Exit code 3 when a step failed, or the objects of the service cannot be read.",
 		Example:           "  kubectl mcs describe web -n shop --context cls1,cls2",
 		Args:              session.RequireService,
 		ValidArgsFunction: s.CompleteServices,
@@ -62,9 +63,13 @@ func describeCommand(s *session.Session) *cobra.Command {
 				return err
 			}
 			d := newDescription(key, facts)
-			return format.Print(s.Out, d, func(t *session.Table, _ bool) { d.print(t) })
+			if err := format.Print(s.Out, d, func(t *session.Table, _ bool) { d.print(t) }); err != nil {
+				return err
+			}
+			return d.Err()
 		},
 	}
+	s.AddNamespaceFlag(cmd)
 	format.AddFlag(cmd)
 	return cmd
 }

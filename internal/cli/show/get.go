@@ -20,7 +20,8 @@ type getOptions struct {
 	allNamespaces bool
 }
 
-func (o *getOptions) addFlags(cmd *cobra.Command) {
+func (o *getOptions) addFlags(s *session.Session, cmd *cobra.Command) {
+	s.AddNamespaceFlag(cmd)
 	o.format.AddFlag(cmd)
 	cmd.Flags().BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "list objects of all namespaces")
 }
@@ -89,7 +90,7 @@ func getObjectsCommand[T any](
 			return err
 		},
 	}
-	o.addFlags(cmd)
+	o.addFlags(s, cmd)
 	return cmd
 }
 

@@ -17,17 +17,18 @@ func registryCommand(s *session.Session) *cobra.Command {
 		Long: "Shows the registry as the controller of one cluster has read and decoded it. The field own is the export that this cluster\n" +
 			"published last; to see what the registry has of it, query another cluster.",
 	}
+	get := registryReadCommand(s, "get SERVICE", "Show one service", session.RequireService, func(ctx context.Context, k *session.Cluster, args []string) (status.Service, error) {
+		namespace, err := s.Namespace()
+		if err != nil {
+			return status.Service{}, err
+		}
+		return session.QueryController[status.Service](ctx, s, k, status.ServicePath(mcs.Key{Namespace: namespace, Name: args[0]}))
+	})
+	s.AddNamespaceFlag(get)
 	cmd.AddCommand(
-		sealCommand(s),
+		sealCommand(s), get,
 		registryReadCommand(s, "dump", "Show all services of the clusterset", cobra.NoArgs, func(ctx context.Context, k *session.Cluster, _ []string) ([]status.Service, error) {
 			return session.QueryController[[]status.Service](ctx, s, k, status.PathServices)
-		}),
-		registryReadCommand(s, "get SERVICE", "Show one service", session.RequireService, func(ctx context.Context, k *session.Cluster, args []string) (status.Service, error) {
-			namespace, err := s.Namespace()
-			if err != nil {
-				return status.Service{}, err
-			}
-			return session.QueryController[status.Service](ctx, s, k, status.ServicePath(mcs.Key{Namespace: namespace, Name: args[0]}))
 		}),
 	)
 	return cmd

@@ -300,7 +300,7 @@ func getServicesCommand(s *session.Session) *cobra.Command {
 			return errors.Join(err, firstServicesError(statuses, lists))
 		},
 	}
-	o.addFlags(cmd)
+	o.addFlags(s, cmd)
 	return cmd
 }
 
