@@ -88,7 +88,9 @@ func TestExitCodes(t *testing.T) {
 		{name: "get imports with an unknown format", line: "get imports -o xml", want: session.ExitUsage},
 		{name: "get clusters", line: "get clusters", want: session.ExitOK},
 		{name: "get services", line: "get services", want: session.ExitOK},
-		{name: "get services with an unreachable controller", line: "get services", setup: stopControllers, want: session.ExitError},
+		{name: "get services with an unreachable controller", line: "get services", setup: stopControllers, want: session.ExitIncomplete},
+		{name: "get services without permission", line: "get services", setup: func(c clitest.Clusters) { c["cls1"].OnlyNamespace = "demo" }, want: session.ExitOK},
+		{name: "get services without permission for anything", line: "get services", setup: func(c clitest.Clusters) { c["cls1"].OnlyNamespace = "other" }, want: session.ExitError},
 		{name: "get clusters with an unreachable controller", line: "get clusters", setup: stopControllers, want: session.ExitError},
 
 		{name: "describe a service", line: "describe web", setup: clitest.ExportWeb, want: session.ExitOK},

@@ -19,8 +19,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
-// This file reads services from the Kubernetes objects of one cluster, for users who do not have
-// the permission to query its controller.
+// This file reads services from the Kubernetes objects of one cluster, whose controller does not
+// list them: the user may not query it, or it does not answer.
 
 // stateReady is the state of a service that is ok according to the objects of one cluster.
 const stateReady = "ready"
@@ -31,25 +31,34 @@ type objectReader struct {
 	services map[mcs.Key]*Service
 	// drained has the imports of which not all endpoints are in use because of a drain.
 	drained map[mcs.Key]bool
+	// lacksImports and lacksSlices: the user may not list ServiceImports, or EndpointSlices.
+	lacksImports, lacksSlices bool
 }
 
 // readServices returns the services of a namespace, or of all if it is "", that the objects of the
-// cluster show, sorted. Services of one name in several contexts are not merged: their clusterset
-// is not known.
-func readServices(ctx context.Context, k *session.Cluster, namespace string) ([]Service, error) {
-	exports, err := k.ListExports(ctx, namespace)
-	if err != nil {
-		return nil, err
-	}
-	imports, err := k.ListImports(ctx, namespace)
-	if err != nil {
-		return nil, err
-	}
+// cluster show, sorted. What the user may not list is unknown; it returns an error if that is all.
+// Services of one name in several contexts are not merged: their clusterset is not known.
+func readServices(ctx context.Context, s *session.Session, k *session.Cluster, namespace string) ([]Service, error) {
+	exports, exportsErr := k.ListExports(ctx, namespace)
+	imports, importsErr := k.ListImports(ctx, namespace)
 	var imported discoveryv1.EndpointSliceList
-	if err := k.List(ctx, namespace, &imported, client.MatchingLabels{plan.LabelManagedBy: plan.ManagedBy}); err != nil {
-		return nil, fmt.Errorf("listing EndpointSlices: %w", err)
+	slicesErr := k.List(ctx, namespace, &imported, client.MatchingLabels{plan.LabelManagedBy: plan.ManagedBy})
+	if slicesErr != nil {
+		slicesErr = fmt.Errorf("listing EndpointSlices: %w", slicesErr)
 	}
-	r := objectReader{context: k.Context, services: map[mcs.Key]*Service{}, drained: map[mcs.Key]bool{}}
+	for _, part := range []struct {
+		name string
+		err  error
+	}{{"services that are only exported", exportsErr}, {"imports", importsErr}, {"endpoints", slicesErr}} {
+		switch {
+		case part.err == nil:
+		case !session.IsNoPermission(part.err) || exportsErr != nil && importsErr != nil:
+			return nil, part.err
+		default:
+			s.Progressf("%s: %s are unknown: %v", k.Context, part.name, part.err)
+		}
+	}
+	r := objectReader{context: k.Context, services: map[mcs.Key]*Service{}, drained: map[mcs.Key]bool{}, lacksImports: importsErr != nil, lacksSlices: slicesErr != nil}
 	for i := range imports {
 		if imports[i].Labels[plan.LabelAppManagedBy] == plan.ManagedBy {
 			r.addImport(&imports[i], imported.Items)
@@ -59,17 +68,26 @@ func readServices(ctx context.Context, k *session.Cluster, namespace string) ([]
 		r.addExport(&exports[i])
 	}
 	services := make([]Service, 0, len(r.services))
-	for key, s := range r.services {
-		if s.State = serviceState(s); s.State == stateOK {
-			s.State = stateReady
-			if r.drained[key] {
-				s.State = "drained"
-			}
-		}
-		services = append(services, *s)
+	for _, svc := range r.services {
+		svc.State = r.state(svc)
+		services = append(services, *svc)
 	}
 	slices.SortFunc(services, compareServices)
 	return services, nil
+}
+
+// state returns the state of a service that objects show.
+func (r *objectReader) state(svc *Service) string {
+	state := serviceState(svc)
+	switch {
+	case state == stateNotHere && r.lacksImports, state == stateNoEndpoints && r.lacksSlices:
+		return unknown
+	case state == stateOK && r.drained[svc.Key]:
+		return "drained"
+	case state == stateOK:
+		return stateReady
+	}
+	return state
 }
 
 func compareServices(a, b Service) int {
@@ -102,6 +120,7 @@ func (r *objectReader) addImport(imp *mcsv1beta1.ServiceImport, slicesOfAll []di
 		ready, all := doctor.CountReady(of)
 		svc.Exports = append(svc.Exports, ExportSummary{Cluster: cluster, Ready: ready, Endpoints: all, Stale: slices.Contains(stale, cluster)})
 	}
+	svc.EndpointsUnknown = r.lacksSlices
 	r.drained[svc.Key] = meta.IsStatusConditionTrue(imp.Status.Conditions, mcs.ConditionDrained)
 	svc.addProblem("the import is not ready", meta.FindStatusCondition(imp.Status.Conditions, string(mcsv1beta1.ServiceImportConditionReady)))
 }

@@ -3,7 +3,6 @@ package show
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -26,8 +25,9 @@ type Service struct {
 	Context      string  `json:"context,omitempty"`
 	ClusterSetID string  `json:"clusterSetID"`
 	Key          mcs.Key `json:"key"`
-	// State is problem, no endpoints, conflict, stale, drained, not imported or ok: the first that
-	// applies. With a Context it is ready instead of ok.
+	// State is problem, no endpoints, conflict, stale, drained, not imported here (in the clusters
+	// of the contexts) or ok: the first that applies. With a Context it is ready instead of ok, and
+	// unknown if the objects that show it cannot be read.
 	State string `json:"state"`
 	// Type and Ports are those of the oldest export, "" and none if no export could be read.
 	Type  string     `json:"type,omitempty"`
@@ -35,7 +35,7 @@ type Service struct {
 	// Exports are sorted by cluster.
 	Exports []ExportSummary `json:"exports"`
 	// Others are clusters that export the service to other clusters, or to a namespace that no
-	// context imports: nothing else is known of these exports.
+	// context imports: nothing else is known of these exports, such as which clusters import them.
 	Others []string `json:"others,omitempty"`
 	// Importers are the clusters that are known to import the service from others. Clusters with a
 	// context show it by their ServiceImports; the others report it to the exporting clusters, so
@@ -46,6 +46,8 @@ type Service struct {
 	// needs an action.
 	Conflicts []string `json:"conflicts,omitempty"`
 	Problems  []string `json:"problems,omitempty"`
+	// EndpointsUnknown: those of Exports are 0, because the user may not read them.
+	EndpointsUnknown bool `json:"endpointsUnknown,omitempty"`
 }
 
 // An ExportSummary is one cluster's export, without its endpoints.
@@ -256,9 +258,9 @@ func serviceState(s *Service) string {
 	case len(s.Problems) > 0:
 		return "problem"
 	case len(s.Exports) == 0:
-		return "not imported"
+		return stateNotHere
 	case ready == 0:
-		return "no endpoints"
+		return stateNoEndpoints
 	case len(s.Conflicts) > 0:
 		return "conflict"
 	case stale:
@@ -269,8 +271,14 @@ func serviceState(s *Service) string {
 	return stateOK
 }
 
-// stateOK is the state of a service that works.
-const stateOK = "ok"
+const (
+	// stateOK is the state of a service that works.
+	stateOK = "ok"
+	// stateNoEndpoints is the state of a service of which no endpoint is ready.
+	stateNoEndpoints = "no endpoints"
+	// stateNotHere is the state of a service that no context imports. Other clusters may do so.
+	stateNotHere = "not imported here"
+)
 
 func getServicesCommand(s *session.Session) *cobra.Command {
 	var o getOptions
@@ -280,7 +288,8 @@ func getServicesCommand(s *session.Session) *cobra.Command {
 		Long: "Lists the services of the clusterset as the controllers of the contexts know them: the clusters that export and import them,\n" +
 			"conflicts, and exports that are stale or drained. Of the clusters without a context, those that import a service are known from the contexts\n" +
 			"of those that export it: name these, or the list says unknown.\n" +
-			"Without permission to query a controller, lists what the ServiceExports, ServiceImports and EndpointSlices of that context show.",
+			"Without permission to query a controller, or without its answer, lists what the ServiceExports, ServiceImports and EndpointSlices of\n" +
+			"that context show. Exit code 3 when a controller does not answer although you may query it.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			clusters, namespace, err := s.ClustersAndNamespace(o.allNamespaces)
@@ -292,48 +301,59 @@ func getServicesCommand(s *session.Session) *cobra.Command {
 			if namespace != "" {
 				services = slices.DeleteFunc(services, func(s Service) bool { return s.Key.Namespace != namespace })
 			}
-			ofObjects, err := readServicesOf(cmd.Context(), s, clusters, statuses, namespace)
+			unanswered := listUnanswered(statuses, lists)
+			ofObjects, err := readServicesOf(cmd.Context(), s, clusters, unanswered, namespace)
 			services = append(services, ofObjects...)
 			if err := o.format.Print(s.Out, services, func(t *session.Table, wide bool) { printServices(t, services, wide) }); err != nil {
 				return err
 			}
-			return errors.Join(err, firstServicesError(statuses, lists))
+			if err == nil && slices.ContainsFunc(unanswered, func(u unansweredQuery) bool { return u.reason != "" && !u.isRefused }) {
+				err = session.ErrIncomplete
+			}
+			return err
 		},
 	}
 	o.addFlags(s, cmd)
 	return cmd
 }
 
-// readServicesOf returns the services that the objects of the contexts show whose controllers the
-// user may not query.
-func readServicesOf(ctx context.Context, s *session.Session, clusters []*session.Cluster, statuses []ClusterStatus, namespace string) (services []Service, err error) {
+// An unansweredQuery says why the controller of a context has not listed its services.
+type unansweredQuery struct {
+	// reason is "" if it has. isRefused: the user may not query it.
+	reason    string
+	isRefused bool
+}
+
+// listUnanswered returns the queries of all contexts that were not answered.
+func listUnanswered(statuses []ClusterStatus, lists []ContextServices) []unansweredQuery {
+	all := make([]unansweredQuery, len(statuses))
+	for i, c := range statuses {
+		switch {
+		case c.State == session.StateNoPermission:
+			all[i] = unansweredQuery{c.Problem, true}
+		case c.Status == nil:
+			all[i].reason = strings.TrimSuffix(c.Problem+": "+c.Remedy, ": ")
+		case lists[i].Problem != "":
+			all[i].reason = cmp.Or(c.Status.Unanswered(), lists[i].Problem) + ": run kubectl mcs check --context " + c.Context
+		}
+	}
+	return all
+}
+
+// readServicesOf returns the services that the objects of the contexts show whose controllers have
+// not answered.
+func readServicesOf(ctx context.Context, s *session.Session, clusters []*session.Cluster, unanswered []unansweredQuery, namespace string) (services []Service, err error) {
 	errs := make([]error, len(clusters))
 	for i, k := range clusters {
-		if statuses[i].State != session.StateNoPermission {
+		if unanswered[i].reason == "" {
 			continue
 		}
 		var found []Service
-		if found, errs[i] = readServices(ctx, k, namespace); errs[i] == nil {
-			s.Progressf("%s: the controller was not queried (%s):\n  importers, and conflicts that no ServiceExport reports, are unknown", k.Context, statuses[i].Problem)
-		}
+		s.Progressf("%s: the controller has not listed the services, so those without objects in this cluster, importers, and conflicts that no ServiceExport reports are unknown:\n  %s", k.Context, unanswered[i].reason)
+		found, errs[i] = readServices(ctx, s, k, namespace)
 		services = append(services, found...)
 	}
 	return services, session.JoinErrors(clusters, errs)
-}
-
-// firstServicesError returns an error if a controller could not be queried although the user may.
-func firstServicesError(statuses []ClusterStatus, lists []ContextServices) error {
-	permitted := slices.DeleteFunc(slices.Clone(statuses), func(c ClusterStatus) bool { return c.State == session.StateNoPermission })
-	if err := firstQueryError(permitted); err != nil {
-		return err
-	}
-	for i, l := range lists {
-		if l.Problem != "" && statuses[i].State != session.StateNoPermission {
-			problem := cmp.Or(statuses[i].Status.Unanswered(), l.Problem)
-			return fmt.Errorf("%s: %s: run kubectl mcs check --context %[1]s", l.Context, problem)
-		}
-	}
-	return nil
 }
 
 func printServices(t *session.Table, services []Service, wide bool) {
@@ -354,14 +374,18 @@ func printServices(t *session.Table, services []Service, wide bool) {
 			exporters = append(exporters, e.Cluster)
 			ready, all = ready+e.Ready, all+e.Endpoints
 		}
+		exporters = append(exporters, svc.Others...)
 		for _, p := range svc.Ports {
 			ports = append(ports, fmt.Sprintf("%d/%s", p.Port, p.Protocol))
 		}
 		row := []any{
 			svc.Key.Namespace, svc.Key.Name, svc.Type, strings.Join(ports, ","), mcs.JoinClusters(exporters, maxImporterNames), importerCell(svc.Importers, svc.ImportersKnown), all, ready, svc.State,
 		}
-		if svc.Context != "" && len(exporters) == 0 { // a ServiceExport does not have the ID
-			row[4], row[6], row[7] = unknown, unknown, unknown
+		if len(exporters) == 0 { // a ServiceExport does not have the ID
+			row[4] = unknown
+		}
+		if len(svc.Exports) == 0 || svc.EndpointsUnknown {
+			row[6], row[7] = unknown, unknown
 		}
 		if hasContext {
 			row = append([]any{svc.Context}, row...)

@@ -153,7 +153,7 @@ func TestMergeServices(t *testing.T) {
 		},
 		"exports for other clusters and to namespaces that are not imported": {
 			[]ClusterStatus{withStatus("cls2", nil)}, []ContextServices{read(status.Service{Key: web, Ignored: []string{"cls1"}, NotFor: []string{"cls3"}})},
-			[]Service{{State: "not imported", Exports: []ExportSummary{}, Others: []string{"cls1", "cls3"}}},
+			[]Service{{State: "not imported here", Exports: []ExportSummary{}, Others: []string{"cls1", "cls3"}}},
 		},
 		"an export that another context has read is no other": {
 			[]ClusterStatus{withStatus("cls1", nil), withStatus("cls2", nil)}, []ContextServices{read(status.Service{Key: web, Own: &first}), read(status.Service{Key: web, Ignored: []string{"cls1"}})},

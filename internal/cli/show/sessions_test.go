@@ -101,6 +101,11 @@ func TestSessions(t *testing.T) {
 				&mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "foreign"}},
 			)
 		}, Lines: []string{"get services -o wide", "describe db"}},
+		{Name: "team-no-imports", Setup: func(c clitest.Clusters) {
+			clitest.ExportWeb(c)
+			c["cls1"].Denied = []string{"pods/portforward", "serviceimports"}
+			c["cls2"].Denied = []string{"pods/portforward", "endpointslices", "serviceexports"}
+		}, Lines: []string{"get services", "get services --context cls2", "get services --context cls2 -o json"}},
 		{Name: "describe", Setup: clitest.ExportWeb, Lines: []string{"describe web --context cls1,cls2", "describe web --context cls2 -o yaml"}},
 		{Name: "registry", Setup: clitest.ExportWeb, Lines: []string{
 			"registry get web", "registry get web --context cls2 -o json", "registry get nothing", "registry dump --context cls2", "registry dump -o table",

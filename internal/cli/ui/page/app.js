@@ -5,7 +5,7 @@
 // levels are how serious the states are: of clusters, then of services. A state such as "drained 30%" counts by its first word.
 const levels = {
   cluster: { stale: 'bad', unreachable: 'bad', problem: 'bad', drained: 'note', ok: 'ok' },
-  service: { problem: 'bad', 'no endpoints': 'bad', conflict: 'warn', stale: 'warn', drained: 'note', 'not imported': 'note', ok: 'ok' },
+  service: { problem: 'bad', 'no endpoints': 'bad', conflict: 'warn', stale: 'warn', drained: 'note', 'not imported here': 'note', ok: 'ok' },
 };
 const order = ['bad', 'warn', 'note', 'ok'];
 const marks = { bad: '×', warn: '!', note: '–', ok: '✓', wait: '…' };
