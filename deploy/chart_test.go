@@ -2,9 +2,11 @@ package deploy_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -324,6 +326,49 @@ func TestChart_SetsGoMemLimit(t *testing.T) {
 	}
 }
 
+// TestChart_DNSOfPods renders the chart with the dnsPolicy and dnsConfig of docs/dns.md, which a
+// pod needs on EKS Auto Mode.
+func TestChart_DNSOfPods(t *testing.T) {
+	page, err := os.ReadFile("../docs/dns.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "\n### EKS Auto Mode\n")
+	_, block, _ := strings.Cut(section, "```yaml\n")
+	block, _, _ = strings.Cut(block, "```\n")
+	var documented struct {
+		Spec map[string]any `json:"spec"`
+	}
+	if err := yaml.Unmarshal([]byte(block), &documented); err != nil {
+		t.Fatal(err)
+	}
+	if len(documented.Spec) != 2 {
+		t.Fatalf("docs/dns.md has the fields %v for pods, want dnsPolicy and dnsConfig", documented.Spec)
+	}
+	text, err := json.Marshal(documented.Spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := filepath.Join(t.TempDir(), "values.yaml")
+	if err := os.WriteFile(values, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		args []string
+		want map[string]any
+	}{{nil, map[string]any{}}, {[]string{"--values", values}, documented.Spec}} {
+		deployment := objects(t, mustTemplate(t, tt.args...))["Deployment/"+release+"-manager"]
+		spec, _, err := unstructured.NestedMap(deployment.Object, "spec", "template", "spec")
+		if err != nil {
+			t.Fatal(err)
+		}
+		maps.DeleteFunc(spec, func(field string, _ any) bool { return !strings.HasPrefix(field, "dns") })
+		if d := cmp.Diff(tt.want, spec); d != "" {
+			t.Errorf("helm template %v (-want +got):\n%s", tt.args, d)
+		}
+	}
+}
+
 // TestChart_RejectsInvalidValues checks that rendering fails for invalid values.
 func TestChart_RejectsInvalidValues(t *testing.T) {
 	tests := map[string]struct {
@@ -349,6 +394,8 @@ func TestChart_RejectsInvalidValues(t *testing.T) {
 		"an unknown registry":                 {"registry=consul", "registry"},
 		"a duration without unit":             {"pollInterval=5", "pollInterval"},
 		"an account as a number":              {"aws.namespaceOwner=111122223333", "namespaceOwner"},
+		"an unknown DNS policy":               {"dnsPolicy=Cluster", "dnsPolicy"},
+		"an unknown field of the DNS":         {"dnsConfig.servers={10.0.0.10}", "servers"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
