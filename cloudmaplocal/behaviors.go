@@ -117,8 +117,7 @@ type Switch struct {
 var switchDocs = []Switch{
 	{
 		Name: "strictHosts", Evidence: Documented, Source: "SDK 1.40.2; the answer: cognitect-labs/aws-api#175",
-		Meaning: "Only hosts whose name begins with `data-` answer DiscoverInstances and DiscoverInstancesRevision, and only " +
-			"other hosts answer other operations; the rest gets `UnknownOperationException`",
+		Meaning: "Hosts with `data-` answer only Discover operations, others only the rest, else `UnknownOperationException`",
 	},
 	{
 		Name: "refuseOwnerFilter", Evidence: Documented, Source: "API reference of ListNamespaces, also in China",
@@ -126,8 +125,7 @@ var switchDocs = []Switch{
 	},
 	{
 		Name: "httpNameSuffix", Evidence: Observed, Source: "aws-cdk#25616",
-		Meaning: "An HttpName gets a suffix `never`, while another namespace has the name (`coexisting`), or also if a deleted " +
-			"namespace had it (`reuse`)",
+		Meaning: "An HttpName gets a suffix `never`, if another namespace has the name (`coexisting`) or a deleted one had it (`reuse`)",
 	},
 	{
 		Name: "instanceCount", Evidence: Unknown, Source: "documented, but absent in the only real answer that was found (2022)",
@@ -135,7 +133,7 @@ var switchDocs = []Switch{
 	},
 	{
 		Name: "missingService", Evidence: Unknown, Source: "aws-app-mesh-controller-for-k8s PR 119 saw `accept`; the API reference lists ServiceNotFound",
-		Meaning: "RegisterInstance in a service that does not exist gets ServiceNotFound (`refuse`), or an operation that fails (`accept`)",
+		Meaning: "RegisterInstance in a missing service gets ServiceNotFound (`refuse`), or an operation that fails (`accept`)",
 	},
 	{
 		Name: "inUseFor", Evidence: Unknown, Source: "Terraform retries for 2 minutes, PR 25162 saw 43s",
@@ -159,7 +157,7 @@ var switchDocs = []Switch{
 	},
 	{
 		Name: "revisionOn", Evidence: Unknown, Source: "the API reference says \"increasing\"",
-		Meaning: "A registration changes the revision always (`registration`), or if the instance is new or its attributes differ (`change`)",
+		Meaning: "Every registration changes the revision (`registration`), or that of a new or different instance (`change`)",
 	},
 	{
 		Name: "healthOnReregister", Evidence: Unknown,
@@ -175,7 +173,7 @@ var switchDocs = []Switch{
 	},
 	{
 		Name: "consistencySpread", Evidence: Unknown,
-		Meaning: "Each change of an instance shows up to this much later than consistencyDelay, so changes of several instances show in any order",
+		Meaning: "Each change of an instance shows up to this much later than consistencyDelay: changes are reordered",
 	},
 	{
 		Name: "operationDelay", Evidence: Observed, Source: "the legacy controller: HTTP namespaces within 0.25s; Terraform: DNS namespaces a minute",

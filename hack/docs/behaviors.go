@@ -9,13 +9,9 @@ import (
 
 // behaviors returns the table of the switches of cloudmap-local.
 func behaviors() string {
-	rows := []string{"| switch | meaning | default | `--pessimistic` | evidence of the default |", "| --- | --- | --- | --- | --- |"}
+	rows := []string{"| switch | meaning | default | `--pessimistic` | evidence |", "| --- | --- | --- | --- | --- |"}
 	for _, s := range cloudmaplocal.Switches() {
-		evidence := string(s.Evidence)
-		if s.Source != "" {
-			evidence += ": " + s.Source
-		}
-		rows = append(rows, fmt.Sprintf("| `%s` | %s | `%s` | `%s` | %s |", s.Name, s.Meaning, s.Default, s.Pessimistic, evidence))
+		rows = append(rows, fmt.Sprintf("| `%s` | %s | `%s` | `%s` | %s |", s.Name, s.Meaning, s.Default, s.Pessimistic, s.Evidence))
 	}
 	return strings.Join(rows, "\n")
 }
