@@ -148,7 +148,7 @@ func (r *Results) fleetTables(p *page) {
 	p.linef("![memory, CPU, reads and propagation over the number of clusters](fleet.svg)\n")
 	r.fleetTable(p)
 	p.linef("Targets at 1,000 clusters: memory below 512 MiB, CPU below 5 %% of a core while nothing changes, a cold start within 60 s or one and a half times the objects alone, no quota exceeded")
-	p.linef("while nothing changes, a p99 of the propagation below 3 s on Cloud Map and 1 s on etcd.")
+	p.linef("while nothing changes, a p99 of the propagation below 3 s on Cloud Map and 1 s on etcd. The command fails if one is missed by more than a fifth.")
 	if misses := r.missedTargets(0); len(misses) > 0 {
 		p.linef("\nMissed: %s.", strings.Join(misses, "; "))
 	}

@@ -136,9 +136,10 @@ func (r *Results) callsOf(exports int, notifications bool) string {
 }
 
 func (r *Results) propagationTable(p *page) {
+	fewest := slices.MinFunc(r.Propagation, func(a, b Propagation) int { return a.Samples - b.Samples }).Samples
 	p.linef("## From an endpoint to the other cluster\n")
 	p.linef("Milliseconds from the write of an EndpointSlice in one cluster until a watch in the other shows the imported one, each for endpoints that are added, that are removed, and whose")
-	p.linef("readiness changes: at least %d changes each. A service changes again half a second after a change has arrived, on average. Blocked means that the nodes drop the UDP port of peer", r.Propagation[0].Samples)
+	p.linef("readiness changes: at least %d changes each. A service changes again half a second after a change has arrived, on average. Blocked means that the nodes drop the UDP port of peer", fewest)
 	p.linef("notifications. etcd does not wait for the disk.\n")
 	p.linef("![time to the imported EndpointSlice](propagation.svg)\n")
 	p.linef("| registry | consistency delay | notifications | services at once | p50 | p90 | p99 | max | target for p99 |")
