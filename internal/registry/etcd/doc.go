@@ -28,7 +28,7 @@
 //	reader.go, mirror.go     the list, the watch, and the copy of the keys that they keep current
 //	state.go                 each change of a key as an event of package belief
 //	verify.go, budgets.go    the signatures and the budgets of the exports
-//	reads.go                 the reads of single exports, beside those of the list and the watch
+//	reads.go                 the reads beside the list and the watch: of exports, or all of a cluster
 //	members.go               the clusters with the problems of their keys
 //	signed.go, values.go     the values of the keys; keys.go, member.go their names and records
 //	store.go, client.go      the requests to etcd

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
 // etcd answers a new watch with its current revision before it sends the changes up to there. A
@@ -41,37 +43,56 @@ func TestWatch_RevisionIsNotAheadOfChanges(t *testing.T) {
 	}
 }
 
-// etcd ends a watch from a revision that it has compacted just after it has begun, while the check
-// waits for its answer. The end of the watch ends the check, and its reason is that of the watch:
-// a reader that took it for an interruption would begin the same watch again and again.
-func TestWatch_EndsWhileItIsChecked(t *testing.T) {
+// The end of a watch ends the requests beside it, and the reason is that of the watch. etcd ends a
+// watch from a revision that it has compacted just after it has begun: a reader that took the end of
+// the check for an interruption would begin the same watch again and again.
+func TestWatch_EndsDuringARequest(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	st := s.registry(t, fast(cls1)).writer.store
-	_, before, err := st.list(t.Context())
+	_, compacted, err := st.list(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.putKey(t, st.layout.root+"other/1", "x")
 	s.putKey(t, st.layout.root+"other/1", "y")
-	_, after, err := st.list(t.Context())
+	_, latest, err := st.list(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Root().Compact(t.Context(), after); err != nil {
+	if _, err := s.Root().Compact(t.Context(), latest); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	err = st.watch(ctx, watch{
-		revision: before, interval: time.Second, silence: time.Hour,
-		check: func(ctx context.Context) error {
-			<-ctx.Done()
-			return ctx.Err()
-		},
-		apply: func([]pair, int64) error { return nil },
-	})
-	if !errors.Is(err, rpctypes.ErrCompacted) {
-		t.Errorf("the watch ends with: %v, want: %v", err, rpctypes.ErrCompacted)
+	waits := func(ctx context.Context) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	passes := func(context.Context) error { return nil }
+	for name, tt := range map[string]struct {
+		revision    int64
+		silence     time.Duration
+		check, read func(context.Context) error
+		want        error
+	}{
+		"compacted, during the check":  {compacted, time.Hour, waits, passes, rpctypes.ErrCompacted},
+		"no answer, during the check":  {latest, 100 * time.Millisecond, waits, passes, context.DeadlineExceeded},
+		"no answer, during a read":     {latest, 100 * time.Millisecond, passes, waits, context.DeadlineExceeded},
+		"a failure that is no ending":  {latest, time.Hour, func(context.Context) error { return errBehind }, passes, errBehind},
+		"a failed read is no ending":   {latest, time.Hour, passes, func(context.Context) error { return errBehind }, errBehind},
+		"compacted, the check is fast": {compacted, time.Hour, passes, passes, rpctypes.ErrCompacted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			signal := engine.NewSignal()
+			signal.Set()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			err := st.watch(ctx, watch{
+				revision: tt.revision, interval: time.Second, silence: tt.silence, check: tt.check, signal: signal, read: tt.read,
+				apply: func([]pair, int64) error { return nil },
+			})
+			if !errors.Is(err, tt.want) {
+				t.Errorf("the watch ends with: %v, want: %v", err, tt.want)
+			}
+		})
 	}
 }
 
