@@ -1,6 +1,6 @@
 // Package registry is the contract of the registry, the shared store of a clusterset. Its backends
-// are sub-packages: cloudmap, etcd and memory. Package registrytest is the conformance suite that
-// each of them passes, package engine has their shared code.
+// are sub-packages: cloudmap, etcd and memory. Package registrytest has the tests that each of them
+// passes, package engine has their shared code.
 package registry
 
 import (

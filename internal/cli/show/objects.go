@@ -36,8 +36,8 @@ type objectReader struct {
 }
 
 // readServices returns the services of a namespace, or of all if it is "", that the objects of the
-// cluster show, sorted. What the user may not list is unknown; it returns an error if that is all.
-// Services of one name in several contexts are not merged: their clusterset is not known.
+// cluster show, sorted. Objects that the user may not list are unknown, and an error if that is all
+// of them. Services of one name in several contexts are not merged: their clusterset is not known.
 func readServices(ctx context.Context, s *session.Session, k *session.Cluster, namespace string) ([]Service, error) {
 	exports, exportsErr := k.ListExports(ctx, namespace)
 	imports, importsErr := k.ListImports(ctx, namespace)

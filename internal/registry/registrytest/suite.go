@@ -1,5 +1,5 @@
-// Package registrytest is the conformance suite of package registry: its contract as tests, which
-// every backend passes unchanged. Tests wait for notifications, so a backend that misses one fails.
+// Package registrytest has the contract of package registry as tests, which every backend passes
+// unchanged. Tests wait for notifications, so a backend that misses one fails.
 package registrytest
 
 import (
