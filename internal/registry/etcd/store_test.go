@@ -44,8 +44,8 @@ func TestWatch_RevisionIsNotAheadOfChanges(t *testing.T) {
 }
 
 // The end of a watch ends the requests beside it, and the reason is that of the watch. etcd ends a
-// watch from a revision that it has compacted just after it has begun: a reader that took the end of
-// the check for an interruption would begin the same watch again and again.
+// watch from a revision that it has compacted just after it has begun: a reader that took the end
+// of the check for an interruption would begin the same watch again and again.
 func TestWatch_EndsDuringARequest(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	st := s.registry(t, fast(cls1)).writer.store
