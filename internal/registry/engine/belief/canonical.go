@@ -23,12 +23,7 @@ func (s *State) Clone(keyring *trust.Keyring) *State {
 	for id := range s.returning {
 		out.returning[id] = out.clusters[id]
 	}
-	out.index = make(index, len(s.index))
-	for name, clusters := range s.index {
-		for _, c := range clusters {
-			out.index.add(name, out.clusters[c.id])
-		}
-	}
+	out.index = s.index.clone(out.clusters)
 	return &out
 }
 

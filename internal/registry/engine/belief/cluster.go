@@ -273,8 +273,8 @@ func (s *State) leave(st *step, c *cluster) {
 	c.state, c.waiting, c.problem = Left, nil, Problem{}
 	if c.signed != nil {
 		c.signed.addAll(st.changed)
-		for name := range c.signed.units {
-			s.index.remove(name, c)
+		for name, u := range c.signed.units {
+			s.unlist(c, name, &u.content)
 		}
 	}
 	c.signed = nil

@@ -43,6 +43,7 @@ func (s *State) take(st *step, c *cluster, saved *saving) {
 	}
 	if before == nil || before.record.Author() != r.Author() {
 		c.signed.begin(st.now, saved, before != nil)
+		s.listAll(c)
 	}
 	c.signed.record = *r
 	if r.Farewell {
@@ -81,9 +82,31 @@ func (s *State) unit(c *cluster, name UnitName) *unit {
 			u.state = Absent
 		}
 		c.signed.units[name] = u
-		s.index.add(name, c)
+		s.list(c, name, u)
 	}
 	return u
+}
+
+// list makes a View look at the cluster for all keys of a unit, if the unit may have keys that it
+// does not name.
+func (s *State) list(c *cluster, name UnitName, u *unit) {
+	if isOpen := c.signed.mayBeOld || u.isOpen(); isOpen != u.isListed {
+		u.isListed = isOpen
+		set(s.index.open, name, c, isOpen)
+	}
+}
+
+// listAll is list for all units.
+func (s *State) listAll(c *cluster) {
+	for name, u := range c.signed.units {
+		s.list(c, name, u)
+	}
+}
+
+// unlist makes no View look at the cluster because of a unit that had a content.
+func (s *State) unlist(c *cluster, name UnitName, before *Content) {
+	s.index.setNamed(c, before, &Content{})
+	set(s.index.open, name, c, false)
 }
 
 // decideAll applies the manifest to all units.
@@ -107,15 +130,17 @@ func (s *State) decideAll(st *step, c *cluster) {
 	for _, name := range slices.Sorted(maps.Keys(b.units)) {
 		u := b.units[name]
 		f := s.facts(st, c, name)
-		before := u.state
+		before, named := u.state, u.content
 		u.decide(&f, st.changed)
 		if u.state != before {
 			st.decided(c)
 		}
-		if u.state == Absent {
-			delete(b.units, name)
-			s.index.remove(name, c)
+		if u.state != Absent {
+			s.list(c, name, u)
+			continue
 		}
+		s.unlist(c, name, &named)
+		delete(b.units, name)
 	}
 }
 
@@ -123,6 +148,7 @@ func (s *State) decideAll(st *step, c *cluster) {
 func (s *State) confirm(st *step, c *cluster) {
 	if c.state == Current && c.signed.mayBeOld {
 		c.signed.mayBeOld = false
+		s.listAll(c)
 		c.signed.addAll(st.changed)
 		st.decided(c)
 	}
@@ -133,21 +159,8 @@ func (s *State) facts(st *step, c *cluster, name UnitName) facts {
 	b := c.signed
 	return facts{
 		now: st.now, poll: s.cfg.Poll, author: b.record.Author(), settled: b.settled,
-		answer: b.record.Manifest.Names(name, &b.shown), isUsed: s.isUsed(b.record.Manifest, name),
+		answer: b.record.Manifest.Names(name, &b.shown), manifest: b.record.Manifest, name: name, used: s.used,
 	}
-}
-
-// isUsed reports whether a unit may have exports that are imported.
-func (s *State) isUsed(m Manifest, name UnitName) bool {
-	if s.used == nil {
-		return true
-	}
-	for namespace := range s.used {
-		if m.MayHave(name, namespace) {
-			return true
-		}
-	}
-	return false
 }
 
 // observeUnits applies a read of units.
@@ -168,8 +181,11 @@ func (s *State) observeUnits(st *step, c *cluster, e *UnitsRead) {
 			st.decided(c)
 		}
 		f := s.facts(st, c, read.Name)
-		before := u.state
-		u.observe(&f, read, st.changed)
+		before, named := u.state, u.content
+		if u.observe(&f, read, st.changed) {
+			s.index.setNamed(c, &named, &u.content)
+			s.list(c, read.Name, u)
+		}
 		if u.state != before {
 			st.decided(c)
 		}

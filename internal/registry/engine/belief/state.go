@@ -16,7 +16,7 @@ type State struct {
 	cfg      Config
 	clusters map[string]*cluster
 	liveness *registry.Liveness
-	// index finds the clusters that have a unit.
+	// index finds the clusters that a View looks at.
 	index index
 	// returning are the clusters that return.
 	returning map[string]*cluster
@@ -29,7 +29,7 @@ type State struct {
 // New returns the State of a process that starts.
 func New(cfg Config) *State {
 	return &State{
-		cfg: cfg, clusters: map[string]*cluster{}, beats: map[string]bool{}, index: index{}, returning: map[string]*cluster{},
+		cfg: cfg, clusters: map[string]*cluster{}, beats: map[string]bool{}, index: newIndex(), returning: map[string]*cluster{},
 		liveness: registry.NewLiveness(cfg.Own, cfg.StaleAfter),
 	}
 }
@@ -157,6 +157,7 @@ func (s *State) use(st *step, used []string) {
 			if u.state != before {
 				st.decided(c)
 			}
+			s.list(c, name, u)
 		}
 	}
 }

@@ -42,6 +42,8 @@ type unit struct {
 	// again is set if the version that was read has to be read again, because more of it is
 	// imported now.
 	again bool
+	// isListed is set if the index has the cluster among those in which the unit is open.
+	isListed bool
 	retry
 }
 
@@ -52,10 +54,25 @@ type facts struct {
 	answer Answer
 	// author signs the units of the cluster, settled is the generation up to which its record
 	// decides.
-	author  Author
-	settled int64
-	// isUsed is set if the named version may have exports that are imported.
-	isUsed bool
+	author   Author
+	settled  int64
+	manifest Manifest
+	name     UnitName
+	// used are the namespaces whose exports are imported, nil for all.
+	used map[string]bool
+}
+
+// isUsed reports whether the named version may have exports that are imported.
+func (f *facts) isUsed() bool {
+	if f.used == nil {
+		return true
+	}
+	for namespace := range f.used {
+		if f.manifest.MayHave(f.name, namespace) {
+			return true
+		}
+	}
+	return false
 }
 
 // names reports whether the manifest names a version that an author has signed.
@@ -115,14 +132,14 @@ func (u *unit) decideOther(f *facts) {
 // skip lets a unit be skipped while nothing of it is imported, neither of the version that was read
 // nor of the named one.
 func (u *unit) skip(f *facts) {
-	isNeeded := f.isUsed || !u.content.isEmpty()
+	isNeeded := func() bool { return !u.content.isEmpty() || f.isUsed() }
 	switch u.state {
 	case Unread, Behind:
-		if !isNeeded {
+		if !isNeeded() {
 			u.state = Skipped
 		}
 	case Skipped:
-		if isNeeded {
+		if isNeeded() {
 			u.state = Unread
 		}
 	case Absent, Shown, Ahead:
@@ -140,8 +157,9 @@ func (u *unit) isLaterThan(read *Unit, f *facts) bool {
 	return u.isAhead(f) && read.Version.Generation < u.version.Generation
 }
 
-// observe applies a read of the unit, and adds the keys that have changed.
-func (u *unit) observe(f *facts, read *Unit, changed keys) {
+// observe applies a read of the unit, and adds the keys that have changed. It reports whether the
+// read counts.
+func (u *unit) observe(f *facts, read *Unit, changed keys) bool {
 	isSame := read.Version != (Version{}) && read.Version == u.version && read.Author == u.author
 	switch {
 	case f.names(read.Version, read.Author) && !u.isLaterThan(read, f):
@@ -155,7 +173,9 @@ func (u *unit) observe(f *facts, read *Unit, changed keys) {
 	default:
 		// it is older, not whole or not signed: it changes nothing
 		u.failed(f.now, f.poll, maxRetry)
+		return false
 	}
+	return true
 }
 
 // take replaces what was read of the unit. Exports that cannot be used stay as they were.
@@ -182,7 +202,7 @@ func (u *unit) take(read *Unit, changed keys) {
 // end ends the exports of the unit.
 func (u *unit) end(changed keys) {
 	changed.addContent(&u.content)
-	*u = unit{state: Absent}
+	*u = unit{state: Absent, isListed: u.isListed}
 }
 
 // isToRead reports whether the unit has to be read.
@@ -206,6 +226,16 @@ func (u *unit) use(isUsed func(namespace string) bool) {
 			return
 		}
 	}
+}
+
+// isOpen reports whether the unit may have keys that it does not name.
+func (u *unit) isOpen() bool {
+	switch u.state {
+	case Unread, Skipped:
+		return true
+	case Absent, Shown, Behind, Ahead:
+	}
+	return u.content.Unnamed
 }
 
 // answer returns the state of a key of the unit, with its export.

@@ -38,12 +38,16 @@ func TestUnitTable(t *testing.T) {
 	}
 	decide := func(a Answer, settled int64, isUsed bool) func(u *unit, changed keys) {
 		return func(u *unit, changed keys) {
-			u.decide(&facts{answer: a, author: author1, settled: settled, isUsed: isUsed}, changed)
+			f := facts{answer: a, author: author1, settled: settled}
+			if !isUsed {
+				f.used = map[string]bool{}
+			}
+			u.decide(&f, changed)
 		}
 	}
 	observe := func(a Answer, settled int64, read Unit) func(u *unit, changed keys) {
 		return func(u *unit, changed keys) {
-			u.observe(&facts{now: began, poll: testPoll, answer: a, author: author1, settled: settled, isUsed: true}, &read, changed)
+			u.observe(&facts{now: began, poll: testPoll, answer: a, author: author1, settled: settled}, &read, changed)
 		}
 	}
 	other, part := testUnit(key3, 40), testUnit(key1, 30)
@@ -129,7 +133,7 @@ func TestUnitOfNamespaces(t *testing.T) {
 			u.content = Content{Ignored: map[mcs.Key]bool{web: true}}
 		}
 		u.use(func(namespace string) bool { return namespace == web.Namespace })
-		u.skip(&facts{isUsed: true})
+		u.skip(&facts{})
 		want := isRead[i] || state == Skipped
 		if got := u.isToRead(); got != want {
 			t.Errorf("%v: to be read %t, want %t", state, got, want)
@@ -182,7 +186,7 @@ func TestUnitRetries(t *testing.T) {
 		t.Errorf("pauses %v, want %v at first and %v at the end", pauses, testPoll, maxRetry)
 	}
 	for i, isDue := range []bool{true, false} {
-		u.decide(&facts{author: author1, answer: Answer{Kind: Named, Version: Version{Digest: "31"}}, isUsed: true}, keys{})
+		u.decide(&facts{author: author1, answer: Answer{Kind: Named, Version: Version{Digest: "31"}}}, keys{})
 		if u.isDue(began) != isDue {
 			t.Errorf("a record that names the version for the time %d: the unit is due: %v", i+1, !isDue)
 		}

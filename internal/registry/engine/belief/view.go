@@ -9,20 +9,20 @@ import (
 
 // View returns the clusters that export a key or may do so. imported are the clusters of the import
 // that exists: those without a record are Unseen. A cluster that is not among them is only shown if
-// it has the unit of the key, or returns.
+// its unit of the key names it or may have it, or if the cluster returns.
 func (s *State) View(key mcs.Key, imported ...string) (view registry.View) {
 	name := s.cfg.UnitOf(key)
-	for _, c := range s.index[name] {
+	found := s.index.find(key, name)
+	for _, c := range found {
 		s.addTo(&view, c, key, name, slices.Contains(imported, c.id))
 	}
 	for id, c := range s.returning {
-		if _, hasUnit := s.index.find(name, id); !hasUnit {
+		if !found.has(id) {
 			s.addTo(&view, c, key, name, slices.Contains(imported, id))
 		}
 	}
 	for _, id := range imported {
-		_, hasUnit := s.index.find(name, id)
-		if c := s.clusters[id]; !hasUnit && c != nil && s.returning[id] == nil {
+		if c := s.clusters[id]; c != nil && !found.has(id) && s.returning[id] == nil {
 			s.addTo(&view, c, key, name, true)
 		}
 	}
