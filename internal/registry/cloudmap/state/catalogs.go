@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
@@ -43,20 +44,16 @@ type Location struct {
 	Heartbeat int64
 }
 
-// catalogs has the state of each cluster of the clusterset, this one included, as read from the
-// registry. Only a record or page that the cluster signed changes it. Missing, unreadable and older
-// records change nothing.
+// catalogs has the state of each cluster of the clusterset as read from the registry. Only a record
+// or page that the cluster signed changes it. Missing, unreadable and older records change nothing.
 type catalogs struct {
 	identity mcs.Identity
+	own      *ownCatalog
 	// registry is the name of the registry in the keyring.
 	registry         string
 	poll, staleAfter time.Duration
 	keyring          *trust.Keyring
-	// authors are the authors of the own records: this process and previous ones. ownKeys are the
-	// keys of this cluster.
-	authors  []format.Author
-	ownKeys  []trust.Key
-	liveness *registry.Liveness
+	liveness         *registry.Liveness
 	// ledger has the budgets of the other clusters. isWanted reports whether the exports of a
 	// namespace are used; nil is all.
 	ledger   *budget.Ledger
@@ -72,15 +69,10 @@ type catalogs struct {
 
 	// synced is set by the first complete read of the members, proven when isSynced reported true.
 	synced, proven bool
-	clusters       map[string]*catalog
-	exporters      exporters
-	unknowns       *unknowns
-	// isMember is set while this cluster is the member under its ID.
-	isMember bool
-	// replaced is the key of another record under this cluster's ID that this process has replaced,
-	// zero without one, and replacedAt the time.
-	replaced   trust.Key
-	replacedAt time.Time
+	// clusters are the other ones.
+	clusters  map[string]*catalog
+	exporters exporters
+	unknowns  *unknowns
 	// nextTags is the time from which the tags of a catalog may be read to show Member.Seal; zero
 	// before the first read of the members.
 	nextTags time.Time
@@ -91,7 +83,26 @@ type catalogs struct {
 	newProcess bool
 }
 
-// catalog is the state of one cluster: its record and its pages.
+// parsedRecord is the record that service members had last, nil without one, and the result of
+// parsing it.
+type parsedRecord struct {
+	shown    map[string]string
+	parsed   format.Member
+	parseErr error
+}
+
+// parse parses an instance of service members, unless it is as it was, and reports whether it
+// differs.
+func (p *parsedRecord) parse(instance api.Instance, clusterSetID string) (differs bool) {
+	if p.shown != nil && maps.Equal(instance.Attributes, p.shown) {
+		return false
+	}
+	p.parsed, p.parseErr = format.ParseMember(instance, clusterSetID)
+	p.shown = instance.Attributes
+	return true
+}
+
+// catalog is the state of another cluster: its record and its pages.
 type catalog struct {
 	// id is the ID of the cluster, exporters and unknowns those of all catalogs; nil in a catalog
 	// that belongs to none.
@@ -99,8 +110,6 @@ type catalog struct {
 	exporters exporters
 	unknowns  *unknowns
 	used      *usedNamespaces
-	// isOwn is set for the catalog of this cluster.
-	isOwn bool
 	// record is the latest accepted record; without hasRecord this process has read none.
 	record    format.Member
 	hasRecord bool
@@ -122,12 +131,9 @@ type catalog struct {
 	isReturning bool
 	// left is set after the farewell of the cluster.
 	left bool
-	// shown is the record that service members had last, and isShown is set if it has it now.
-	// parsed and parseErr are the result of parsing it.
-	shown    map[string]string
-	isShown  bool
-	parsed   format.Member
-	parseErr error
+	parsedRecord
+	// isShown is set if service members has the record now.
+	isShown bool
 	// isMissing is set while service members has no valid record: none, an older or a refused one,
 	// or one with a key that is not proven.
 	isMissing bool
@@ -153,10 +159,6 @@ type catalog struct {
 	// isUntracked is set from the first record until the next read of the members: liveness does
 	// not have the cluster yet.
 	isUntracked bool
-	// refusal is the reason why a record under this cluster's own ID was refused last, nil if none
-	// was, and refusedAt the time. This cluster has replaced the record since.
-	refusal   error
-	refusedAt time.Time
 	// news is the generation of the own record that this cluster is notified of, 0 for the latest.
 	news int64
 	// lastSeen is the time at which the record was last seen to change.
@@ -193,15 +195,8 @@ type pageState struct {
 	generation int64
 	// digest is the digest of the page that was read, "" if it does not exist.
 	digest string
-	// author signed it.
-	author format.Author
-	// readAt is the time of the last complete read, checkedAt the end of the last read with any
-	// result. unjoined is the number of reads in a row that did not show the complete page as
-	// announced.
-	readAt, checkedAt time.Time
-	unjoined          int
-	// lost is set if the store does not have the page any more that was read.
-	lost     bool
+	// readAt is the time of the last complete read.
+	readAt   time.Time
 	exports  map[mcs.Key]mcs.Export
 	problems []string
 	// waiting are the exports that are over budget, and reasons the budgets that they exceed.
@@ -220,59 +215,33 @@ type pageState struct {
 	// isSkipped is set if a later version of the page was announced and not read, because nothing
 	// of it is used.
 	isSkipped bool
-	// parts is the number of parts of the page that was read, stored the number of parts that a
-	// read found in the store.
-	parts, stored int
+	// parts is the number of parts of the page that was read.
+	parts int
 	// trouble is the reason why the page as announced cannot be read.
 	trouble string
-	// earlier are the exports of a complete page that is not the announced one.
-	earlier map[mcs.Key]mcs.Export
 	retry
 }
 
 func newCatalogs(cfg Config) *catalogs {
 	c := &catalogs{
-		identity: cfg.Identity, registry: cfg.ClientName, poll: cfg.PollInterval, staleAfter: cfg.StaleAfter, keyring: cfg.Keyring,
+		identity: cfg.Identity, own: newOwnCatalog(cfg), registry: cfg.ClientName, poll: cfg.PollInterval, staleAfter: cfg.StaleAfter, keyring: cfg.Keyring,
 		clusters: map[string]*catalog{}, exporters: exporters{}, unknowns: &unknowns{skipped: map[pageNamespace][]*catalog{}}, liveness: registry.NewLiveness(cfg.Identity.ClusterID, cfg.StaleAfter),
 		ledger: cfg.Ledger, isWanted: cfg.Wanted, used: &usedNamespaces{}, observed: cfg.Observed,
 		refused: func() { cfg.Metrics.CountRefusedRecord(cfg.ClientName) }, allowsContact: cfg.AllowsContact,
 	}
-	if cfg.Signer != nil {
-		c.ownKeys = cfg.Signer.Keys()
-		cfg.Keyring.AddOwn(cfg.Identity.ClusterID, c.ownKeys...)
-		for _, key := range c.ownKeys {
-			c.addAuthor(format.Author{ClusterSetID: cfg.Identity.ClusterSetID, ClusterID: cfg.Identity.ClusterID, UID: cfg.Identity.UID, Key: key})
-		}
-	}
+	cfg.Keyring.AddOwn(cfg.Identity.ClusterID, c.own.keys...)
 	return c
 }
 
-// addAuthor adds an author of the own pages: a previous process with another key, or another
-// cluster with this cluster's ID.
-func (c *catalogs) addAuthor(author format.Author) {
-	if !slices.Contains(c.authors, author) {
-		c.authors = append(c.authors, author)
-	}
-}
-
-// own returns this cluster's catalog as the registry shows it, nil while it shows none.
-func (c *catalogs) own() *catalog { return c.clusters[c.identity.ClusterID] }
-
-// cluster returns the catalog of a cluster, and creates it if it is new.
+// cluster returns the catalog of another cluster, and creates it if it is new. At a start all
+// members have an account before the first page is read, so that the shares of the older ones are
+// reserved.
 func (c *catalogs) cluster(id string) *catalog {
 	if c.clusters[id] == nil {
-		c.clusters[id] = &catalog{id: id, isOwn: id == c.identity.ClusterID, exporters: c.exporters, unknowns: c.unknowns, used: c.used}
-		c.openAccount(id, c.clusters[id])
+		account := c.ledger.Open(budget.Owner{ClusterID: id, Since: c.keyring.Since(id)})
+		c.clusters[id] = &catalog{id: id, exporters: c.exporters, unknowns: c.unknowns, used: c.used, account: account}
 	}
 	return c.clusters[id]
-}
-
-// openAccount opens the account of another cluster. At a start all members have one before the
-// first page is read, so that the shares of the older ones are reserved.
-func (c *catalogs) openAccount(id string, cluster *catalog) {
-	if id != c.identity.ClusterID {
-		cluster.account = c.ledger.Open(budget.Owner{ClusterID: id, Since: c.keyring.Since(id)})
-	}
 }
 
 // members observes a complete read of the member records. mine reports whether a record with this
@@ -290,7 +259,10 @@ func (c *catalogs) members(now time.Time, instances []api.Instance, mine func(fo
 		}
 		present[id] = true
 		if id == c.identity.ClusterID {
-			heartbeats[id] = c.ownMember(now, instance, mine, changed)
+			beats, isRefused := c.own.member(now, instance, mine, changed)
+			if heartbeats[id] = beats && c.synced; isRefused {
+				c.refused()
+			}
 			continue
 		}
 		beats := c.member(now, instance, changed)
@@ -326,7 +298,7 @@ func (c *catalogs) outranks(a, b api.Instance) bool {
 // hasKey reports whether a key is known to be that of a cluster.
 func (c *catalogs) hasKey(id string, key trust.Key) bool {
 	if id == c.identity.ClusterID {
-		return slices.Contains(c.ownKeys, key)
+		return slices.Contains(c.own.keys, key)
 	}
 	if pin, ok := c.keyring.Pin(id); ok {
 		return pin.Key == key
@@ -364,7 +336,7 @@ func (c *catalogs) missing(present, heartbeats map[string]bool) {
 			c.drop(id)
 			continue
 		}
-		if !present[id] && id != c.identity.ClusterID {
+		if !present[id] {
 			cluster.isMissing, cluster.unproven = !cluster.left, nil
 			if cluster.hasRecord && !cluster.left {
 				heartbeats[id] = cluster.beats
@@ -377,61 +349,12 @@ func (c *catalogs) missing(present, heartbeats map[string]bool) {
 // track adds the keys of clusters that liveness gets for the first time with a heartbeat.
 func (c *catalogs) track(heartbeats map[string]bool, changed engine.Keys) {
 	for id, beats := range heartbeats {
-		if cluster := c.clusters[id]; cluster.isUntracked {
+		if cluster := c.clusters[id]; cluster != nil && cluster.isUntracked {
 			cluster.isUntracked = false
 			if beats {
 				c.keysOf(id, changed)
 			}
 		}
-	}
-}
-
-// parse parses an instance of service members, unless it is as it was, and reports whether it
-// differs.
-func (c *catalogs) parse(cluster *catalog, instance api.Instance) (differs bool) {
-	if cluster.shown != nil && maps.Equal(instance.Attributes, cluster.shown) {
-		return false
-	}
-	cluster.parsed, cluster.parseErr = format.ParseMember(instance, c.identity.ClusterSetID)
-	cluster.shown = instance.Attributes
-	if cluster.parseErr != nil {
-		c.refused()
-	}
-	return true
-}
-
-// ownMember observes the record with this cluster's ID if it counts, and reports whether it is a
-// new heartbeat.
-func (c *catalogs) ownMember(now time.Time, instance api.Instance, mine func(format.Member) bool, changed engine.Keys) bool {
-	own := c.cluster(instance.ID)
-	differs := c.parse(own, instance)
-	r := own.parsed
-	switch {
-	case own.parseErr != nil:
-		own.refusal, own.refusedAt = own.parseErr, now
-		return false
-	case !mine(r):
-		// otherwise it is a cluster with the same ID
-		if c.isMember && !slices.Contains(c.ownKeys, r.Key) {
-			own.refusal, own.refusedAt = fmt.Errorf("another cluster has signed it with key %s", r.Key), now
-			if differs {
-				c.refused()
-			}
-		}
-		return false
-	}
-	c.addAuthor(r.Author())
-	if own.hasRecord && r.Key == own.record.Key && own.record.IsLaterThan(r) {
-		return false // a late read, or a replay
-	}
-	return own.take(now, r, false, changed) && c.synced
-}
-
-// unannounced records that no record has this cluster's ID, and no cluster has claimed it: no pages
-// are announced, and the existing ones count.
-func (c *catalogs) unannounced() {
-	if own := c.own(); own != nil {
-		own.record, own.hasRecord = format.Member{}, false
 	}
 }
 
@@ -468,7 +391,9 @@ func (c *catalogs) member(now time.Time, instance api.Instance, changed engine.K
 // joined.
 func (c *catalogs) parseShown(now time.Time, cluster *catalog, instance api.Instance) (differs bool) {
 	isNew, before := cluster.shown == nil, cluster.parsed
-	differs = c.parse(cluster, instance)
+	if differs = cluster.parse(instance, c.identity.ClusterSetID); differs && cluster.parseErr != nil {
+		c.refused()
+	}
 	isOther := cluster.parsed.Key != before.Key || cluster.parsed.Process != before.Process
 	if !cluster.hasRecord && (isNew || isOther && now.Sub(cluster.resetAt) >= c.staleAfter/CopyReads) {
 		cluster.copyFailures, cluster.resetAt = 0, now
@@ -582,7 +507,7 @@ func (c *catalog) dropOld(r *format.Member) {
 	for i := range c.pages {
 		if p := &c.pages[i]; p.read && p.digest != r.Pages[i] {
 			c.account.Retain(slices.Collect(maps.Keys(p.exports)), func(mcs.Key) bool { return false })
-			c.setPage(i, pageState{stored: p.stored})
+			c.setPage(i, pageState{})
 		}
 	}
 	c.countExcess()
@@ -614,7 +539,7 @@ func (c *catalog) takePage(now time.Time, i int, before, r *format.Member, chang
 	}
 	isChanged := before.Pages[i] != r.Pages[i] || before.Key != r.Key
 	if isChanged {
-		p.retry, p.unjoined = retry{}, 0
+		p.retry = retry{}
 	}
 	if isChanged && c.shows(i) {
 		// read before it was announced: it counts as published from now on
@@ -633,7 +558,7 @@ var errUnread = errors.New("the catalog could not be read")
 // record in service members, and the catalog proves that the key is the cluster's.
 func (c *catalogs) copyRead(now time.Time, id string, r *format.Member, err error, changed engine.Keys) {
 	cluster := c.clusters[id]
-	if cluster == nil || id == c.identity.ClusterID {
+	if cluster == nil {
 		return // forgotten since the read began
 	}
 	cluster.isCopyTried = true
@@ -724,7 +649,7 @@ func (c *catalogs) prove(now time.Time, cluster *catalog, r format.Member, chang
 // members is missing or not valid, or a key has to be proven.
 func (c *catalogs) copyDue(now time.Time, id string, cluster *catalog) bool {
 	isDue := cluster.isMissing && !cluster.left || cluster.unproven != nil
-	return isDue && id != c.identity.ClusterID && !now.Before(cluster.copyAt)
+	return isDue && !now.Before(cluster.copyAt)
 }
 
 // isSynced reports whether lookups have an answer: all members were read, and each catalog that has
@@ -746,7 +671,7 @@ func (c *catalogs) isSynced() bool {
 // isNewcomer reports whether neither this process nor a previous one has accepted a record of
 // another cluster.
 func (c *catalogs) isNewcomer(id string, cluster *catalog) bool {
-	if cluster.hasRecord || id == c.identity.ClusterID {
+	if cluster.hasRecord {
 		return false
 	}
 	_, isKnown := c.keyring.Pin(id)
@@ -828,32 +753,14 @@ func (c *catalog) unreadPages(now time.Time) []int {
 // needsRead reports whether a page has to be read: the announced page is not the one that was read.
 func (c *catalog) needsRead(now time.Time, page int) bool {
 	p := &c.pages[page]
-	if c.record.Pages[page] == format.UnwrittenDigest && !c.isOwn {
+	if c.record.Pages[page] == format.UnwrittenDigest {
 		return false // it is read when it is announced
 	}
-	if c.record.Pages[page] == format.UnwrittenDigest {
-		return !p.read || p.lost // the own page: its parts may be adopted
-	}
-	return c.record.Pages[page] != "" && (!p.read || p.lost || p.isWanted || !c.shows(page) && !p.ahead(now, &c.record) && !c.isUnused(page))
+	return c.record.Pages[page] != "" && (!p.read || p.isWanted || !c.shows(page) && !p.ahead(now, &c.record) && !c.isUnused(page))
 }
 
 // shows reports whether the page that was read last is the announced one.
 func (c *catalog) shows(page int) bool { return c.record.Pages[page] == c.pages[page].digest }
-
-// page observes a read of the instances of a page.
-func (c *catalogs) page(now time.Time, id string, page int, instances []api.Instance, changed engine.Keys) {
-	if r := c.readerOf(id); r != nil {
-		r.read([]int{page}, map[int][]api.Instance{page: instances}, func(read pageRead) { c.observePage(now, id, read, changed) })
-	}
-}
-
-// authorsOf returns the authors of a cluster's pages.
-func (c *catalogs) authorsOf(id string) []format.Author {
-	if id == c.identity.ClusterID {
-		return c.authors
-	}
-	return []format.Author{c.clusters[id].record.Author()}
-}
 
 // checkOrder returns an error if the image is that of a late read, even if it is the announced
 // page: a page may be read before the record that announces it. Once that record is not expected
@@ -861,10 +768,20 @@ func (c *catalogs) authorsOf(id string) []format.Author {
 // has not taken the later page back, and the image may be that of a backup.
 func (c *catalog) checkOrder(now time.Time, page int, img format.Page) error {
 	p := &c.pages[page]
-	if !p.read || img.Generation >= p.generation || now.Sub(p.readAt) >= aheadFor && (c.isOwn || c.lastSeen.After(p.readAt)) {
+	if !p.read || img.Generation >= p.generation || now.Sub(p.readAt) >= aheadFor && c.lastSeen.After(p.readAt) {
 		return nil
 	}
-	return fmt.Errorf("it has generation %d, which is older than generation %d that was read before", img.Generation, p.generation)
+	return olderPageError(img.Generation, p.generation)
+}
+
+// olderPageError is the error of a page that is older than one that was read before.
+func olderPageError(found, before int64) error {
+	return fmt.Errorf("it has generation %d, which is older than generation %d that was read before", found, before)
+}
+
+// unannouncedError is the error of a page that is not the announced one.
+func unannouncedError(found int64) error {
+	return fmt.Errorf("generation %d is there, which is not what the cluster's record announces", found)
 }
 
 // belonging returns the exports that belong to page.
@@ -903,41 +820,6 @@ func (p *pageState) knows(key mcs.Key) bool {
 
 // isBlank reports whether nothing of the page was read.
 func (p *pageState) isBlank() bool { return !p.read && len(p.exports) == 0 && len(p.ignored) == 0 }
-
-// audit observes a read of all of this cluster's pages. It finds pages that the previous process
-// wrote and did not announce, and pages that others changed or removed since the last read. Until
-// isAlone is set, the record may be that of another process that is running, so a page that it
-// announces as not written is not known to be empty: another user may have deleted it.
-func (c *catalogs) audit(now time.Time, instances []api.Instance, isAlone bool, changed engine.Keys) {
-	own := c.cluster(c.identity.ClusterID)
-	byPage := format.GroupByPage(instances)
-	for i := range own.pages {
-		p := &own.pages[i]
-		wasLost := p.lost
-		p.stored = format.CountParts(i, byPage[i])
-		img, err := format.JoinPage(i, byPage[i], c.authors...)
-		switch {
-		case err == nil && p.read && img.Digest == p.digest:
-			p.lost = false
-		case own.record.Pages[i] == format.UnwrittenDigest && len(byPage[i]) == 0 && p.digest == "" && (p.read || isAlone):
-			own.removePage(i, own.record.Generation, changed)
-		case own.withdrew(i, len(byPage[i]) > 0, img, err):
-			own.removePage(i, own.record.Generation, changed) // its remaining parts are excess
-		default:
-			p.lost = p.read
-			c.page(now, c.identity.ClusterID, i, byPage[i], changed)
-		}
-		if p.lost != wasLost {
-			diff(p.exports, nil, changed) // they are exported no longer, or again
-		}
-	}
-}
-
-// withdrew reports whether the record announces the removal of a page, given the results of an
-// audit: whether any part exists, and the newest complete image or the error why there is none.
-func (c *catalog) withdrew(page int, exists bool, found format.Page, err error) bool {
-	return c.record.Pages[page] == "" && (!exists || c.hasRecord && (err != nil || found.Generation <= c.record.Generation))
-}
 
 // diff adds the keys whose exports differ.
 func diff(before, after map[mcs.Key]mcs.Export, changed engine.Keys) {
@@ -995,7 +877,7 @@ func (c *catalogs) unusedView(key mcs.Key, _ []string) (view registry.View) {
 func (c *catalogs) addExports(view *registry.View, key mcs.Key) {
 	page, code := format.PageOf(key), format.NamespaceCode(key.Namespace)
 	for _, cluster := range c.exporters[key] {
-		if !cluster.isOwn && cluster.hasRecord && !cluster.isUnknown(key, page, code) {
+		if cluster.hasRecord && !cluster.isUnknown(key, page, code) {
 			view.Set(cluster.id, c.exporter(cluster, &cluster.pages[page], key))
 		}
 	}
@@ -1073,8 +955,10 @@ const farewellLifetime = 7 * 24 * time.Hour
 // list returns the members, sorted.
 func (c *catalogs) list() []registry.Member {
 	var members []registry.Member
-	for _, id := range slices.Sorted(maps.Keys(c.clusters)) {
-		cluster := c.clusters[id]
+	if c.own.hasRecord {
+		members = append(members, c.ownMember())
+	}
+	for id, cluster := range c.clusters {
 		if cluster.left || !cluster.hasRecord && cluster.problem == "" {
 			continue // it has left, or has no accepted record
 		}
@@ -1092,17 +976,28 @@ func (c *catalogs) list() []registry.Member {
 			NoRecord:   !cluster.hasRecord,
 			Properties: cluster.properties.Decode(cluster.record.Properties),
 			Imports:    cluster.record.Imports,
-			Problems:   slices.Concat(c.contactProblems(cluster), cluster.problems(), c.successionProblems(cluster)),
-			Address:    c.address(cluster),
+			Problems:   slices.Concat(c.contactProblems(&cluster.record), cluster.problems()),
+			Address:    c.address(&cluster.record),
 		})
 	}
+	slices.SortFunc(members, func(a, b registry.Member) int { return strings.Compare(a.ClusterID, b.ClusterID) })
 	return members
 }
 
-// address returns the address of a cluster's controller, zero if the record has none or this
+// ownMember returns this cluster as a member.
+func (c *catalogs) ownMember() registry.Member {
+	id, r := c.identity.ClusterID, &c.own.record
+	return registry.Member{
+		ClusterID: id, UID: r.UID, Version: r.Version, Key: r.Key.String(), RefusedKey: c.own.seal.refusedKey(), Seal: c.own.seal.shown(id), LastSeen: c.own.lastSeen,
+		Joined: r.Joined, Heartbeat: r.HeartbeatTime(), Stale: c.liveness.IsStale(id), Properties: c.own.properties.Decode(r.Properties), Imports: r.Imports,
+		Problems: slices.Concat(c.contactProblems(r), c.own.problems()), Address: c.address(r),
+	}
+}
+
+// address returns the address of a cluster's controller, zero if its record has none or this
 // cluster sends nothing there.
-func (c *catalogs) address(cluster *catalog) netip.Addr {
-	if address := cluster.record.Contact.Address.Addr(); address.IsValid() && c.allowsContact(address) {
+func (c *catalogs) address(r *format.Member) netip.Addr {
+	if address := r.Contact.Address.Addr(); address.IsValid() && c.allowsContact(address) {
 		return address
 	}
 	return netip.Addr{}
@@ -1110,7 +1005,7 @@ func (c *catalogs) address(cluster *catalog) netip.Addr {
 
 // keyOf returns the public key of a cluster, "" if none is known.
 func (c *catalogs) keyOf(cluster *catalog) string {
-	if pin, ok := c.keyring.Pin(cluster.id); ok && !cluster.isOwn && pin.Key != (trust.Key{}) {
+	if pin, ok := c.keyring.Pin(cluster.id); ok && pin.Key != (trust.Key{}) {
 		return pin.Key.String()
 	}
 	if !cluster.hasRecord {
@@ -1122,37 +1017,23 @@ func (c *catalogs) keyOf(cluster *catalog) string {
 // refused returns the key that was refused: that in the catalog, where fewer can write than into
 // service members, or that of the record there; "" if there is none.
 func (c *catalog) refused() string {
-	key := c.seal.refused
-	if key == (trust.Key{}) {
-		key = c.refusedKey
+	switch key := c.seal.refusedKey(); {
+	case key != "":
+		return key
+	case c.refusedKey != (trust.Key{}):
+		return c.refusedKey.String()
 	}
-	if key == (trust.Key{}) {
-		return ""
-	}
-	return key.String()
+	return ""
 }
 
 // contactProblems returns the reason why a cluster gets no peer notifications although its record
 // has an address, one line or none.
-func (c *catalogs) contactProblems(cluster *catalog) []string {
-	address := cluster.record.Contact.Address
+func (c *catalogs) contactProblems(r *format.Member) []string {
+	address := r.Contact.Address
 	if !address.IsValid() || c.allowsContact(address.Addr()) {
 		return nil
 	}
 	return []string{fmt.Sprintf("it gets no peer notifications from here: its address %s is not in --peer-notification-networks of this cluster", address)}
-}
-
-// successionProblems returns why other clusters may refuse the records of this one, one line or
-// none: it has another key than the record that it has replaced.
-func (c *catalogs) successionProblems(cluster *catalog) []string {
-	since := time.Since(c.replacedAt)
-	if !cluster.isOwn || c.replaced == (trust.Key{}) || since >= refusalLifetime {
-		return nil
-	}
-	id := c.identity.ClusterID
-	return []string{registry.RefusedProblem("by clusters that knew this one before", fmt.Errorf("its key is %s since %s ago, in place of %s: they accept it once that key has been "+
-		"silent for %s, if this cluster's catalog has the tag %s=%s; otherwise run kubectl mcs trust %s in them", c.ownKeys[0], since.Round(time.Second), c.replaced, c.staleAfter,
-		api.TagCatalogOf, id, id))}
 }
 
 // problems returns the problems of a cluster's records, one line each.
@@ -1161,10 +1042,6 @@ func (c *catalog) problems() []string {
 	if c.problem != "" {
 		lines = append(lines, c.problem)
 	}
-	if since := time.Since(c.refusedAt); c.refusal != nil && since < refusalLifetime {
-		lines = append(lines, registry.RefusedProblem("the member record", fmt.Errorf("%w; it was read %s ago, and this cluster writes its own again",
-			c.refusal, since.Round(time.Second))))
-	}
 	lines = append(lines, c.record.Problems()...)
 	if c.isMissing && c.hasRecord && c.problem == "" {
 		lines = append(lines, "the member record is missing or older than the one last read, but the cluster did not leave")
@@ -1172,20 +1049,23 @@ func (c *catalog) problems() []string {
 	lines = append(lines, c.excessProblems()...)
 	for i := range c.pages {
 		p := &c.pages[i]
-		// A single failure is the eventual consistency of Cloud Map.
-		if p.trouble != "" && p.failures > 1 {
-			lines = append(lines, fmt.Sprintf("page %s cannot be read: %s", format.PageName(i), p.trouble))
-		}
-		for _, problem := range p.problems {
-			lines = append(lines, fmt.Sprintf("page %s: %s", format.PageName(i), problem))
-		}
+		lines = append(lines, pageProblems(i, p.trouble, p.failures, p.problems)...)
 	}
 	return lines
 }
 
-// refusalLifetime is the time for which a refused record under the own ID is reported after it was
-// replaced.
-const refusalLifetime = time.Hour
+// pageProblems returns the problems of a page, one line each: the reason why it cannot be read,
+// after a number of failures, and those of the page that was read.
+func pageProblems(page int, trouble string, failures int, problems []string) (lines []string) {
+	// A single failure is the eventual consistency of Cloud Map.
+	if trouble != "" && failures > 1 {
+		lines = append(lines, fmt.Sprintf("page %s cannot be read: %s", format.PageName(page), trouble))
+	}
+	for _, problem := range problems {
+		lines = append(lines, fmt.Sprintf("page %s: %s", format.PageName(page), problem))
+	}
+	return lines
+}
 
 // live reports whether a cluster has a record with recent heartbeats.
 func (c *catalogs) live(id string) bool {

@@ -85,9 +85,15 @@ func (s *story) members(records ...format.Member) []string {
 func (s *story) read() []string {
 	changed := engine.Keys{}
 	for _, page := range s.catalogs.clusters["cls2"].unreadPages(s.now) {
-		s.catalogs.page(s.now, "cls2", page, s.pages[page], changed)
+		s.readPage(page, s.pages[page], changed)
 	}
 	return names(changed)
+}
+
+// readPage makes cls1 read the instances of a page of cls2.
+func (s *story) readPage(page int, instances []api.Instance, changed engine.Keys) {
+	reader := s.catalogs.readerOf("cls2")
+	reader.read([]int{page}, map[int][]api.Instance{page: instances}, func(read pageRead) { s.catalogs.observePage(s.now, "cls2", read, changed) })
 }
 
 func names(keys engine.Keys) []string {
@@ -650,7 +656,7 @@ func TestForgedPages(t *testing.T) {
 				parts[0].ID, parts[0].Attributes[format.AttrPage] = format.PartID(thePage, 0), format.PageName(thePage)
 			}
 			changed := engine.Keys{}
-			s.catalogs.page(s.now, "cls2", thePage, parts, changed)
+			s.readPage(thePage, parts, changed)
 			s.notified("forged", names(changed))
 			s.expect("forged", theKey, "•")
 		})
@@ -1264,8 +1270,8 @@ func TestAudit(t *testing.T) {
 	}
 	_, left := own(99, leftPage, exp)
 	c.members(s.now, []api.Instance{r.Instance(signerOf("uid-1"))}, anyRecord, changed)
-	c.audit(s.now, slices.Concat(first, ahead, left), true, changed)
-	shown := c.own()
+	c.own.audit(s.now, slices.Concat(first, ahead, left), true, changed)
+	shown := c.own
 	for page, want := range map[int]int{thePage: 1, format.PageOf(other): 1, leftPage: 0} {
 		p := &shown.pages[page]
 		if !p.read || len(p.exports) != want || p.stored != 1 {
@@ -1274,16 +1280,16 @@ func TestAudit(t *testing.T) {
 	}
 	// Another writer removes a page. The status of its exports changes, and again when it is back.
 	clear(changed)
-	c.audit(s.now, slices.Concat(ahead, left), true, changed)
+	c.own.audit(s.now, slices.Concat(ahead, left), true, changed)
 	if _, isChanged := changed[webKey(0)]; !isChanged || len(changed) != 1 {
 		t.Errorf("changed keys %v, want the one of the removed page", changed)
 	}
 	clear(changed)
-	c.audit(s.now, slices.Concat(first, ahead, left), true, changed)
+	c.own.audit(s.now, slices.Concat(first, ahead, left), true, changed)
 	if _, isChanged := changed[webKey(0)]; !isChanged || len(changed) != 1 || shown.pages[thePage].lost {
 		t.Errorf("changed keys %v, want the one of the page that is back", changed)
 	}
-	c.audit(s.now, slices.Concat(ahead, left), true, changed)
+	c.own.audit(s.now, slices.Concat(ahead, left), true, changed)
 	if got := shown.unreadPages(s.now); !slices.Equal(got, []int{thePage}) {
 		t.Errorf("pages %v have to be read again, want %d", got, thePage)
 	}
@@ -1299,11 +1305,11 @@ func TestAudit_OfPageBeingWritten(t *testing.T) {
 	c, changed := s.catalogs, engine.Keys{}
 	r := format.Member{ClusterID: "cls1", ClusterSetID: "set1", UID: "uid-1", Joined: s.now, Generation: 100}
 	c.members(s.now, []api.Instance{r.Instance(signerOf("uid-1"))}, anyRecord, changed)
-	c.audit(s.now, nil, true, changed)
+	c.own.audit(s.now, nil, true, changed)
 	r.Pages[thePage], r.Heartbeat = format.UnwrittenDigest, 1
 	c.members(s.now, []api.Instance{r.Instance(signerOf("uid-1"))}, anyRecord, changed)
-	c.audit(s.now, nil, false, changed)
-	if p := &c.own().pages[thePage]; !p.read || p.lost || p.trouble != "" {
+	c.own.audit(s.now, nil, false, changed)
+	if p := &c.own.pages[thePage]; !p.read || p.lost || p.trouble != "" {
 		t.Errorf("read %t, lost %t, trouble %q; want a page that is known not to exist", p.read, p.lost, p.trouble)
 	}
 }

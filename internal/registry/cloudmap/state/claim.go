@@ -371,7 +371,7 @@ func (c *claim) observeEarlier(now time.Time, shown format.Member) {
 // may still show, and its latest record that was read announces a later page: another user has
 // written this one again, and it may lack what the other process exports. After rivalSilence
 // another process would have shown, however late the reads are.
-func (c *claim) isHeldBack(now time.Time, page int, found *pageState) bool {
+func (c *claim) isHeldBack(now time.Time, page int, found *storedPage) bool {
 	announced := c.other.Pages[page]
 	isPage := announced != "" && announced != format.UnwrittenDigest && c.isOurs(c.other)
 	// A page of the generation of the record is later than the announced one: its write had no

@@ -40,7 +40,7 @@ func farewellOf(uid string, heartbeat int64) *format.Member {
 // TestClaim_IsHeldBack: pages that are found while the claim is young are not those of another
 // process if its record announces other ones.
 func TestClaim_IsHeldBack(t *testing.T) {
-	found := pageState{digest: "earlier", generation: 7}
+	found := storedPage{digest: "earlier", generation: 7}
 	for name, tt := range map[string]struct {
 		uid, announced string
 		generation     int64

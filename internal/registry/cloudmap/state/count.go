@@ -26,8 +26,8 @@ func (o *outbox) instances() (count int) {
 	return count
 }
 
-// instances returns the number of instances in the catalog: its pages as they were last read, and
-// the copy of the record.
+// instances returns the number of instances in the catalog of another cluster: its pages as they
+// were last read, and the copy of the record.
 func (c *catalog) instances() (count int) {
 	if c.hasRecord && !c.left {
 		count++

@@ -19,7 +19,7 @@ import (
 func TestFullCatalogRefusesLargestExport(t *testing.T) {
 	o, now := testOutbox(), time.UnixMilli(1000)
 	for i := range o.pages {
-		o.adopt(i, &pageState{read: true})
+		o.adopt(i, &storedPage{read: true})
 	}
 	refused := func() (keys []mcs.Key) {
 		for i := range o.pages {
@@ -59,11 +59,11 @@ func TestFullCatalogRefusesLargestExport(t *testing.T) {
 	if got := refused(); !slices.Equal(got, []mcs.Key{largest.Key}) {
 		t.Fatalf("exports %v are refused, want the largest", got)
 	}
-	err := o.publication(largest.Key, &catalog{}).Err
+	err := o.publication(largest.Key, &ownCatalog{}).Err
 	if err == nil || !strings.Contains(err.Error(), "catalog is full") {
 		t.Errorf("its users get error %v, want that the catalog is full", err)
 	}
-	if err := o.publication(small.Key, &catalog{}).Err; err != nil {
+	if err := o.publication(small.Key, &ownCatalog{}).Err; err != nil {
 		t.Errorf("the users of another export get error %v", err)
 	}
 	if _, written := o.pages[format.PageOf(small.Key)].exports[small.Key]; !written {
@@ -128,7 +128,7 @@ func withNoise(exp mcs.Export, bytes int) *mcs.Export {
 func TestNamespaceShareOfPage(t *testing.T) {
 	const page = 7
 	o, now := testOutbox(), time.UnixMilli(1000)
-	o.adopt(page, &pageState{read: true})
+	o.adopt(page, &storedPage{read: true})
 	write := func() {
 		t.Helper()
 		writes, _ := o.batch(now, now)
@@ -144,7 +144,7 @@ func TestNamespaceShareOfPage(t *testing.T) {
 	write()
 	written := 0
 	for _, exp := range tenant {
-		err := o.publication(exp.Key, &catalog{}).Err
+		err := o.publication(exp.Key, &ownCatalog{}).Err
 		if _, ok := o.pages[page].exports[exp.Key]; ok {
 			written++
 			if err != nil {
@@ -160,7 +160,7 @@ func TestNamespaceShareOfPage(t *testing.T) {
 	neighbor := onPageOf(page, "neighbor", 1)[0]
 	o.setDesired(neighbor.Key, withNoise(neighbor, 200_000))
 	write()
-	if err := o.publication(neighbor.Key, &catalog{}).Err; err != nil {
+	if err := o.publication(neighbor.Key, &ownCatalog{}).Err; err != nil {
 		t.Errorf("the neighbor has error %v", err)
 	}
 	if _, ok := o.pages[page].exports[neighbor.Key]; !ok {
@@ -181,7 +181,7 @@ func TestNamespaceShareOfPage(t *testing.T) {
 func TestNamespaceShareOfCatalog(t *testing.T) {
 	o, now := testOutbox(), time.UnixMilli(1000)
 	for page := range o.pages {
-		o.adopt(page, &pageState{read: true})
+		o.adopt(page, &storedPage{read: true})
 		for _, exp := range onPageOf(page, "tenant", 1) {
 			o.setDesired(exp.Key, withNoise(exp, 48_000+page))
 		}
@@ -212,7 +212,7 @@ func TestFullPageRefusesLargestExport(t *testing.T) {
 	exports := spreadOverNamespaces(6)
 	page, now := format.PageOf(exports[0].Key), time.UnixMilli(1000)
 	o := testOutbox()
-	o.adopt(page, &pageState{read: true})
+	o.adopt(page, &storedPage{read: true})
 	for i, size := range []int{150_000, 200_000, 150_001, 150_002, 150_003, 160_000} {
 		exports[i].Annotations = map[string]string{"example.com/noise": base64.StdEncoding.EncodeToString(noise(size))}
 		o.setDesired(exports[i].Key, &exports[i])
@@ -221,10 +221,10 @@ func TestFullPageRefusesLargestExport(t *testing.T) {
 	if len(writes) != 1 || len(writes[0].exports) != 5 || !slices.Equal(problems, []int{page}) {
 		t.Fatalf("%d writes, problems with pages %v; want one write of five exports, and a problem", len(writes), problems)
 	}
-	if err := o.publication(exports[1].Key, &catalog{}).Err; err == nil || !strings.Contains(err.Error(), "more than the 256 that a page may have") {
+	if err := o.publication(exports[1].Key, &ownCatalog{}).Err; err == nil || !strings.Contains(err.Error(), "more than the 256 that a page may have") {
 		t.Errorf("the users of the largest export get error %v", err)
 	}
-	if err := o.publication(exports[0].Key, &catalog{}).Err; err != nil {
+	if err := o.publication(exports[0].Key, &ownCatalog{}).Err; err != nil {
 		t.Errorf("the users of another export get error %v", err)
 	}
 }
@@ -240,7 +240,7 @@ func TestFullPageKeepsShrinkingExport(t *testing.T) {
 		return &exp
 	}
 	o := testOutbox()
-	o.adopt(page, &pageState{read: true})
+	o.adopt(page, &storedPage{read: true})
 	for i := range 4 {
 		o.setDesired(exports[i].Key, sized(i, 200_000+i))
 	}
@@ -256,10 +256,10 @@ func TestFullPageKeepsShrinkingExport(t *testing.T) {
 	if got := writes[0].exports[exports[0].Key]; !got.Equal(registry.Published(*shrunk)) {
 		t.Error("the export that shrinks is left out")
 	}
-	if err := o.publication(exports[4].Key, &catalog{}).Err; err == nil {
+	if err := o.publication(exports[4].Key, &ownCatalog{}).Err; err == nil {
 		t.Error("the new export has no problem")
 	}
-	if err := o.publication(exports[0].Key, &catalog{}).Err; err != nil {
+	if err := o.publication(exports[0].Key, &ownCatalog{}).Err; err != nil {
 		t.Errorf("the users of the export that shrinks get error %v", err)
 	}
 }

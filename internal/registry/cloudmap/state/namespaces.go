@@ -15,7 +15,7 @@ func (c *catalogs) setUsed(selection *format.NamespaceSelection) { c.used.select
 // isUnused reports whether nothing of a page is used, neither of the version that was read nor,
 // according to the record, of the announced one. So no import ends without the page being read.
 func (c *catalog) isUnused(page int) bool {
-	return !c.isOwn && c.used != nil && c.used.selection != nil && c.pages[page].isUnused() && !c.used.selection.Intersects(c.record.Namespaces[page])
+	return c.used != nil && c.used.selection != nil && c.pages[page].isUnused() && !c.used.selection.Intersects(c.record.Namespaces[page])
 }
 
 // isUnused reports whether no export of the page is used, and none would be if there were room.

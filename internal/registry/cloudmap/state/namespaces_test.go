@@ -31,7 +31,6 @@ func TestNeedsRead_SkipsUnusedNamespaces(t *testing.T) {
 		"all namespaces are used":                 {before: nothing, announced: of("team-1"), isAll: true, want: true},
 		"the record does not name them":           {before: nothing, used: []string{"demo"}, want: true},
 		"never read":                              {before: pageState{}, announced: of("team-1"), used: []string{"demo"}, want: true},
-		"lost":                                    {before: pageState{read: true, digest: "before", lost: true}, announced: of("team-1"), used: []string{"demo"}, want: true},
 		"it had an export that is used":           {before: pageState{read: true, digest: "before", exports: map[mcs.Key]mcs.Export{key: {Key: key}}}, announced: of("team-1"), used: []string{"demo"}, want: true},
 		"it had an export that could not be used": {before: pageState{read: true, digest: "before", unreadable: map[mcs.Key]bool{key: true}}, announced: of("team-1"), used: []string{"demo"}, want: true},
 		"it had exports without a name":           {before: pageState{read: true, digest: "before", unnamed: true}, announced: of("team-1"), used: []string{"demo"}, want: true},

@@ -184,7 +184,7 @@ func (o *outbox) setDesired(key mcs.Key, exp *mcs.Export) bool {
 }
 
 // adopt makes the page in the registry the base of the next write.
-func (o *outbox) adopt(page int, shown *pageState) {
+func (o *outbox) adopt(page int, shown *storedPage) {
 	p := &o.pages[page]
 	*p = p.renewed()
 	p.adopted, p.torn = true, shown.digest != "" && shown.author != o.author()
@@ -233,7 +233,7 @@ func (o *outbox) setKeepWithdrawn(keep bool) {
 // abandon gives up a page of the previous process that cannot be read as it was announced: it is
 // written anew, with the exports that are known. Until then it stays announced, because without a
 // digest it would count as removed.
-func (o *outbox) abandon(page int, shown *pageState, announced format.Member) {
+func (o *outbox) abandon(page int, shown *storedPage, announced format.Member) {
 	p := &o.pages[page]
 	exports := shown.earlier
 	if shown.read {
@@ -317,14 +317,14 @@ func (o *outbox) nextGeneration(now time.Time) int64 {
 }
 
 // after makes the next generations later than those of all pages in the registry.
-func (o *outbox) after(shown *catalog) {
+func (o *outbox) after(shown *ownCatalog) {
 	for i := range shown.pages {
 		o.raise(shown.pages[i].generation, shown.record.Author())
 	}
 }
 
 // announcement returns the digest to announce for a page.
-func (o *outbox) announcement(page int, shown *catalog) (digest string) {
+func (o *outbox) announcement(page int, shown *ownCatalog) (digest string) {
 	p, s := &o.pages[page], &shown.pages[page]
 	switch {
 	case o.isUndecided(p), p.mayExist(), p.isHeldBack:
@@ -562,7 +562,7 @@ func (o *outbox) trimmed(l ExcessParts, gone bool) {
 // confirm compares the pages with those in the registry, and records the parts that the store was
 // seen to have. It returns the pages to write again: those that the registry has not shown for
 // longer than patience, although it was read since.
-func (o *outbox) confirm(now time.Time, shown *catalog, patience time.Duration) (overdue []int) {
+func (o *outbox) confirm(now time.Time, shown *ownCatalog, patience time.Duration) (overdue []int) {
 	for i := range o.pages {
 		p := &o.pages[i]
 		switch s := &shown.pages[i]; {
@@ -588,7 +588,7 @@ func (o *outbox) confirm(now time.Time, shown *catalog, patience time.Duration) 
 }
 
 // shownBy reports whether the registry shows the page as it was written.
-func (p *ownPage) shownBy(shown *catalog, page int) bool {
+func (p *ownPage) shownBy(shown *ownCatalog, page int) bool {
 	s := &shown.pages[page]
 	return s.read && !s.lost && s.digest == p.digest && shown.shows(page)
 }
@@ -619,7 +619,7 @@ var errPageGone = errors.New("the registry does not have this export any more: a
 // publication returns the status of the export of key, given the catalog that the registry shows.
 // Other clusters do not see a page that is not announced, and those that start do not see one that
 // was lost.
-func (o *outbox) publication(key mcs.Key, shown *catalog) registry.PublishStatus {
+func (o *outbox) publication(key mcs.Key, shown *ownCatalog) registry.PublishStatus {
 	p, page := &o.pages[format.PageOf(key)], &shown.pages[format.PageOf(key)]
 	want, asked := p.want[key]
 	have, isShown := page.exports[key]

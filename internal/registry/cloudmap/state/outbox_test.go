@@ -39,8 +39,8 @@ func holding(exports ...mcs.Export) map[mcs.Key]mcs.Export {
 }
 
 // shownPage is a page of one part as the registry shows it.
-func shownPage(exports ...mcs.Export) *pageState {
-	return &pageState{read: true, generation: 100, digest: format.Digest([]byte("shown")), author: testOutbox().author(), parts: 1, stored: 1, exports: holding(exports...)}
+func shownPage(exports ...mcs.Export) *storedPage {
+	return &storedPage{read: true, generation: 100, digest: format.Digest([]byte("shown")), author: testOutbox().author(), parts: 1, stored: 1, exports: holding(exports...)}
 }
 
 func keysOf(exports map[mcs.Key]mcs.Export) map[mcs.Key]bool {
@@ -78,7 +78,7 @@ func TestBatch(t *testing.T) {
 		"the last one withdrawn":                  {steps: []func(*outbox){adopt(exports[0]), withdraw(exports[0])}, want: map[mcs.Key]bool{}},
 		"what is not there withdrawn":             {steps: []func(*outbox){ask(exports[0]), adopt(exports[0]), withdraw(exports[1])}},
 		"there and back":                          {steps: []func(*outbox){adopt(exports[0]), withdraw(exports[0]), ask(exports[0])}},
-		"an unreadable page given up":             {steps: []func(*outbox){ask(exports[0]), func(o *outbox) { o.abandon(page, &pageState{stored: 3}, announcing) }}, want: keysOf(holding(exports[0]))},
+		"an unreadable page given up":             {steps: []func(*outbox){ask(exports[0]), func(o *outbox) { o.abandon(page, &storedPage{stored: 3}, announcing) }}, want: keysOf(holding(exports[0]))},
 		"lost to another cluster":                 {steps: []func(*outbox){adopt(), ask(exports[0]), (*outbox).disown}},
 		"lost and won again":                      {steps: []func(*outbox){adopt(), ask(exports[0]), (*outbox).disown, adopt(exports[1])}, want: keysOf(holding(exports[0]))},
 	}
@@ -113,9 +113,9 @@ func TestBatch(t *testing.T) {
 func TestProblemLasts(t *testing.T) {
 	o, exp, now := testOutbox(), webExport("cls1", 0, 1), time.UnixMilli(5000)
 	page := format.PageOf(exp.Key)
-	o.adopt(page, &pageState{read: true})
+	o.adopt(page, &storedPage{read: true})
 	o.setDesired(exp.Key, &exp)
-	reported := func() error { return o.publication(exp.Key, &catalog{}).Err }
+	reported := func() error { return o.publication(exp.Key, &ownCatalog{}).Err }
 	refused := errors.New("there is no room")
 	for range 2 {
 		writes, _ := o.batch(now, now)
@@ -160,14 +160,14 @@ func TestAnnouncement_OfNewPage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := testOutbox()
-			o.adopt(page, &pageState{read: true})
-			if got := o.announcement(page, &catalog{}); got != "" {
+			o.adopt(page, &storedPage{read: true})
+			if got := o.announcement(page, &ownCatalog{}); got != "" {
 				t.Errorf("announced is %q before the write, want none", got)
 			}
 			o.setDesired(exp.Key, &exp)
 			writes, _ := o.batch(now, now)
 			tt.end(o, writes[0])
-			got := o.announcement(page, &catalog{})
+			got := o.announcement(page, &ownCatalog{})
 			if got == writes[0].digest {
 				got = "its digest"
 			}
@@ -180,7 +180,7 @@ func TestAnnouncement_OfNewPage(t *testing.T) {
 
 func TestGenerationsGrow(t *testing.T) {
 	o := testOutbox()
-	o.adopt(0, &pageState{read: true, generation: 9000})
+	o.adopt(0, &storedPage{read: true, generation: 9000})
 	last := o.generation
 	// The clock is behind, stands still, and is ahead.
 	for _, now := range []int64{10, 10, 20_000, 20_000, 5} {
@@ -199,7 +199,7 @@ func TestExcess(t *testing.T) {
 	page := format.PageOf(big.Key)
 	now := time.UnixMilli(1000)
 	o := testOutbox()
-	o.adopt(page, &pageState{read: true})
+	o.adopt(page, &storedPage{read: true})
 	write := func(exp *mcs.Export) PageWrite {
 		t.Helper()
 		o.setDesired(webKey(0), exp)
@@ -246,9 +246,9 @@ func TestConfirm(t *testing.T) {
 	now := time.UnixMilli(1000)
 	o := testOutbox()
 	for i := range o.pages {
-		o.adopt(i, &pageState{read: true})
+		o.adopt(i, &storedPage{read: true})
 	}
-	shown := &catalog{hasRecord: true}
+	shown := &ownCatalog{hasRecord: true}
 	for i := range shown.pages {
 		shown.pages[i].read = true
 	}
@@ -277,11 +277,11 @@ func TestConfirm(t *testing.T) {
 	if overdue := o.confirm(now.Add(15*time.Second), shown, 15*time.Second); len(overdue) != 1 || overdue[0] != page {
 		t.Errorf("pages %v are overdue after 15 s, want %d", overdue, page)
 	}
-	shown.pages[page], shown.record.Pages[page] = pageState{}, ""
+	shown.pages[page], shown.record.Pages[page] = storedPage{}, ""
 	if overdue := o.confirm(now.Add(15*time.Second), shown, 15*time.Second); len(overdue) != 1 {
 		t.Error("a page that the record does not announce is not overdue after 15 s")
 	}
-	shown.pages[page] = pageState{read: true, digest: writes[0].digest, exports: writes[0].exports}
+	shown.pages[page] = storedPage{read: true, digest: writes[0].digest, exports: writes[0].exports}
 	expect("there, and not announced", registry.Pending)
 	shown.record.Pages[page] = writes[0].digest
 	expect("shown", registry.Exported)
@@ -294,7 +294,7 @@ func TestConfirm(t *testing.T) {
 	writes, _ = o.batch(now, now)
 	o.succeed(now, writes[0], nil)
 	expect("removed", registry.Pending)
-	shown.pages[page] = pageState{read: true}
+	shown.pages[page] = storedPage{read: true}
 	shown.record.Pages[page] = ""
 	o.confirm(now, shown, time.Second)
 	expect("shown to be gone", registry.Absent)
@@ -311,7 +311,7 @@ func TestAnnouncement(t *testing.T) {
 	besides := exp
 	besides.Key.Name = "another"
 	for name, tt := range map[string]struct {
-		shown       pageState
+		shown       storedPage
 		announced   string
 		wants       *mcs.Export
 		isSuccessor bool
@@ -330,15 +330,15 @@ func TestAnnouncement(t *testing.T) {
 		"found, not wanted, not announced":         {shown: *shownPage(exp), isSuccessor: true, adopted: true, batched: true, want: format.UnwrittenDigest},
 		"found more than is wanted":                {shown: *shownPage(exp, besides), wants: &exp, isSuccessor: true, adopted: true, batched: true, want: format.UnwrittenDigest},
 		"found otherwise, not announced":           {shown: *shownPage(exp), wants: &other, isSuccessor: true, adopted: true, want: format.UnwrittenDigest},
-		"not found but wanted, not announced":      {shown: pageState{read: true}, wants: &exp, isSuccessor: true, adopted: true, want: format.UnwrittenDigest},
-		"not found nor wanted, not announced":      {shown: pageState{read: true}, isSuccessor: true, adopted: true, batched: true},
-		"unreadable, not wanted":                   {shown: pageState{trouble: "half of it"}, isSuccessor: true, want: format.UnwrittenDigest},
-		"unreadable, announced":                    {shown: pageState{trouble: "half of it"}, announced: found, want: found},
-		"unreadable, announced by no cluster's ID": {shown: pageState{trouble: "half of it"}},
+		"not found but wanted, not announced":      {shown: storedPage{read: true}, wants: &exp, isSuccessor: true, adopted: true, want: format.UnwrittenDigest},
+		"not found nor wanted, not announced":      {shown: storedPage{read: true}, isSuccessor: true, adopted: true, batched: true},
+		"unreadable, not wanted":                   {shown: storedPage{trouble: "half of it"}, isSuccessor: true, want: format.UnwrittenDigest},
+		"unreadable, announced":                    {shown: storedPage{trouble: "half of it"}, announced: found, want: found},
+		"unreadable, announced by no cluster's ID": {shown: storedPage{trouble: "half of it"}},
 		"found, held back":                         {shown: *shownPage(exp), heldBack: true, want: format.UnwrittenDigest},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o, shown := testOutbox(), &catalog{}
+			o, shown := testOutbox(), &ownCatalog{}
 			o.isSuccessor, o.pages[page].isHeldBack = tt.isSuccessor, tt.heldBack
 			shown.pages[page], shown.record.Pages[page] = tt.shown, tt.announced
 			if tt.wants != nil {
@@ -370,7 +370,7 @@ func TestOutbox_AdoptsEarlierPage(t *testing.T) {
 	for n := 0; withdrawn.Key == found.Key || format.PageOf(withdrawn.Key) != page; n++ {
 		withdrawn.Key.Name = fmt.Sprint("withdrawn-", n)
 	}
-	o, shown := testOutbox(), &catalog{}
+	o, shown := testOutbox(), &ownCatalog{}
 	o.isSuccessor, o.keepWithdrawn = true, true
 	shown.pages[page] = *shownPage(found, withdrawn)
 	shown.record.Pages[page] = shown.pages[page].digest
@@ -400,7 +400,7 @@ func TestOutbox_AdoptsEarlierPage(t *testing.T) {
 		t.Errorf("the page has %v, want what was published and an undecided export", o.pages[page].exports)
 	}
 	next := testOutbox()
-	next.adopt(page, &pageState{read: true, exports: holding(registry.Published(exp)), unreadable: map[mcs.Key]bool{withdrawn.Key: true}})
+	next.adopt(page, &storedPage{read: true, exports: holding(registry.Published(exp)), unreadable: map[mcs.Key]bool{withdrawn.Key: true}})
 	if !sameExports(next.pages[page].exports, undecided) {
 		t.Errorf("the next process adopts %v, want the undecided export as well", next.pages[page].exports)
 	}
@@ -439,7 +439,7 @@ func TestLargestPage(t *testing.T) {
 func TestOutbox_PacesNamespaces(t *testing.T) {
 	o, now := testOutbox(), time.UnixMilli(1_800_000_000_000)
 	for page := range format.PageCount {
-		o.adopt(page, &pageState{read: true})
+		o.adopt(page, &storedPage{read: true})
 	}
 	writes, lasted := 0, time.Duration(0)
 	step := func() map[int]bool {
@@ -499,7 +499,7 @@ func TestOutboxPending(t *testing.T) {
 	check("at the start", 0, 0, false)
 	first, second := webExport("cls1", 0, 1), webExport("cls1", 8, 1) // of different pages
 	for page := range format.PageCount {
-		o.adopt(page, &pageState{read: true})
+		o.adopt(page, &storedPage{read: true})
 	}
 	o.setDesired(first.Key, &first)
 	check("after a change", 1, 0, false)

@@ -53,15 +53,14 @@ type pageReader struct {
 // readerOf returns the reader of a cluster's pages, nil if the cluster is not known any more. The
 // own pages have no limits.
 func (c *catalogs) readerOf(id string) *pageReader {
+	if id == c.identity.ClusterID {
+		return &pageReader{clusterID: id, authors: c.own.authors}
+	}
 	cluster := c.clusters[id]
 	if cluster == nil {
 		return nil
 	}
-	r := &pageReader{clusterID: id, authors: c.authorsOf(id)}
-	if id != c.identity.ClusterID {
-		r.account, r.isWanted = cluster.account, c.isWanted
-	}
-	return r
+	return &pageReader{clusterID: id, authors: []format.Author{cluster.record.Author()}, account: cluster.account, isWanted: c.isWanted}
 }
 
 // maxOpenBytes is the size up to which a decompressed page is kept until it is decoded. A larger
@@ -179,31 +178,25 @@ func (p *pageState) ignore(keys []mcs.Key) {
 	p.ignoredCount = len(keys)
 }
 
-// observePage takes in a read of a page. Only a whole generation counts, and only if it is the
-// announced one or a later one.
+// observePage takes in a read of a page of another cluster. Only a whole generation counts, and
+// only if it is the announced one or a later one.
 func (c *catalogs) observePage(now time.Time, id string, read pageRead, changed engine.Keys) {
 	cluster := c.clusters[id]
 	if cluster == nil {
 		return // left meanwhile
 	}
 	p, page, img, err := &cluster.pages[read.number], read.number, read.img, read.err
-	p.stored = max(p.stored, read.parts)
-	p.checkedAt = now
-	if err == nil && !slices.Contains(c.authorsOf(id), img.Author) {
+	if err == nil && img.Author != cluster.record.Author() {
 		err = fmt.Errorf("generation %d is signed with a previous key", img.Generation)
 	}
 	if err == nil {
 		err = cluster.checkOrder(now, page, img)
 	}
 	if err == nil && cluster.announcesOther(page, img) {
-		if id == c.identity.ClusterID {
-			p.earlier, _ = belonging(page, read.decoded.Exports)
-		}
-		err = fmt.Errorf("generation %d is there, which is not what the cluster's record announces", img.Generation)
+		err = unannouncedError(img.Generation)
 	}
 	if err != nil {
 		p.trouble = err.Error()
-		p.unjoined++
 		p.failed(now, c.poll)
 		return
 	}
@@ -212,17 +205,12 @@ func (c *catalogs) observePage(now time.Time, id string, read pageRead, changed 
 	}
 	before := p.exports
 	cluster.takeRead(now, read, changed)
-	c.reportChanges(id, before, p.exports)
-	if id == c.identity.ClusterID && cluster.shows(page) {
-		// Announced before it was read: until now none of its exports counted as published, those
-		// that stayed the same either.
-		diff(p.exports, nil, changed)
-	}
+	c.reportChanges(before, p.exports)
 }
 
 // reportChanges reports the exports of another cluster that a read has changed.
-func (c *catalogs) reportChanges(id string, before, after map[mcs.Key]mcs.Export) {
-	if c.observed == nil || id == c.identity.ClusterID {
+func (c *catalogs) reportChanges(before, after map[mcs.Key]mcs.Export) {
+	if c.observed == nil {
 		return
 	}
 	for key, exp := range after {
@@ -233,13 +221,9 @@ func (c *catalogs) reportChanges(id string, before, after map[mcs.Key]mcs.Export
 }
 
 // announcesOther reports whether the record announces another page than this one, which is not a
-// later one. What there is of an own page that is announced as not written may be adopted.
+// later one.
 func (c *catalog) announcesOther(page int, img format.Page) bool {
-	announced := c.record.Pages[page]
-	if c.isOwn && announced == format.UnwrittenDigest {
-		return false
-	}
-	return announced != img.Digest && img.Generation <= c.record.Generation
+	return c.record.Pages[page] != img.Digest && img.Generation <= c.record.Generation
 }
 
 // takeRead replaces what was read of a page. Exports that are there but cannot be used stay as they
@@ -248,8 +232,7 @@ func (c *catalog) takeRead(now time.Time, read pageRead, changed engine.Keys) {
 	p := &c.pages[read.number]
 	exports, problems := belonging(read.number, read.decoded.Exports)
 	after := pageState{
-		read: true, readAt: now, checkedAt: now, generation: read.img.Generation, digest: read.img.Digest, author: read.img.Author,
-		parts: read.img.Parts, stored: p.stored, unnamed: read.decoded.Unnamed, unreadable: map[mcs.Key]bool{},
+		read: true, readAt: now, generation: read.img.Generation, digest: read.img.Digest, parts: read.img.Parts, unnamed: read.decoded.Unnamed, unreadable: map[mcs.Key]bool{},
 		problems: append(read.decoded.Problems, problems...),
 	}
 	for _, key := range read.decoded.Unreadable {
@@ -291,7 +274,7 @@ func (c *catalog) removePage(page int, generation int64, changed engine.Keys) {
 	p := &c.pages[page]
 	c.account.Retain(slices.Collect(maps.Keys(p.exports)), func(mcs.Key) bool { return false })
 	diff(p.exports, nil, changed)
-	c.setPage(page, pageState{read: true, generation: generation, stored: p.stored})
+	c.setPage(page, pageState{read: true, generation: generation})
 	c.countExcess()
 }
 

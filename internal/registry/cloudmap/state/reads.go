@@ -132,16 +132,20 @@ func (s *Reads) ObserveAudit(now time.Time, shown *format.Member, stored []api.I
 		// Another cluster may have written them, and write its record again.
 		s.claim.settle = max(s.claim.settle, s.claim.rivalSilence)
 	}
-	s.catalogs.audit(now, stored, s.claim.state != Observing && !s.claim.isYoung(), changed)
+	s.shown().audit(now, stored, s.claim.state != Observing && !s.claim.isYoung(), changed)
 }
 
 // StaleReads returns the pages and the copies of records that have to be read.
 func (s *Reads) StaleReads(now time.Time) (wanted []CatalogRead) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	own := CatalogRead{ClusterID: s.cfg.Identity.ClusterID, Pages: s.shown().unreadPages(now)}
+	if !s.cfg.ReadOnly && !own.isEmpty() { // otherwise what this cluster may have left is not used
+		wanted = append(wanted, own)
+	}
 	for id, cluster := range s.catalogs.clusters { // in random order
-		if s.isUnknown(id) || id == s.cfg.Identity.ClusterID && s.cfg.ReadOnly {
-			continue // what this cluster may have left here is never imported
+		if s.isUnknown(id) {
+			continue
 		}
 		if read := s.readOf(now, cluster); !read.isEmpty() {
 			wanted = append(wanted, read)
@@ -194,7 +198,7 @@ func (s *Reads) isUnknown(id string) bool {
 		_, isKnown := s.cfg.Keyring.Pin(id)
 		return !isKnown
 	}
-	hasEnded := !cluster.isOwn && !cluster.hasRecord && s.cfg.Keyring.HasEnded(id)
+	hasEnded := !cluster.hasRecord && s.cfg.Keyring.HasEnded(id)
 	return hasEnded || s.catalogs.isNewcomer(id, cluster)
 }
 
@@ -219,7 +223,9 @@ func (s *Reads) ObserveCatalog(now time.Time, id string, found []api.Instance) e
 	}
 	byPage := format.GroupByPage(found)
 	var wanted []int
-	if cluster := s.catalogs.clusters[id]; cluster != nil {
+	if id == s.cfg.Identity.ClusterID {
+		wanted = s.shown().unreadPages(now)
+	} else if cluster := s.catalogs.clusters[id]; cluster != nil {
 		wanted = cluster.unreadPages(now)
 		if cluster.isCopy && s.catalogs.liveness.IsStale(id) {
 			// Pages are later than the copy. A cluster that is alive announces them.
@@ -268,7 +274,7 @@ func (s *Reads) observeOwnCopy(stored []api.Instance) {
 		s.claim.observeProof(time.Now(), found)
 	}
 	if found != nil && s.claim.isOurs(*found) {
-		s.catalogs.addAuthor(found.Author())
+		s.shown().addAuthor(found.Author())
 		s.observeCopyOfClone(*found)
 	}
 	isDue := s.isDisplaced || err != nil || found == nil || !s.claim.isMine(*found)
@@ -319,9 +325,13 @@ func (s *Reads) observePage(now time.Time, id string, read pageRead) engine.Keys
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	changed := engine.Keys{}
-	s.catalogs.observePage(now, id, read, changed)
-	s.addResolvedBy(id, read.number, changed)
-	if id == s.cfg.Identity.ClusterID && s.claim.state == Held {
+	if id != s.cfg.Identity.ClusterID {
+		s.catalogs.observePage(now, id, read, changed)
+		s.addResolvedBy(id, read.number, changed)
+		return changed
+	}
+	s.shown().observePage(now, read, changed)
+	if s.claim.state == Held {
 		s.adoptPages(now, changed)
 		s.confirmPages(now)
 	}
@@ -332,11 +342,14 @@ func (s *Reads) observePage(now time.Time, id string, read pageRead) engine.Keys
 func (s *Reads) ObserveUnreadablePages(now time.Time, id string, pages []int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if cluster := s.catalogs.clusters[id]; cluster != nil {
-		for _, page := range pages {
-			p := &cluster.pages[page]
-			p.trouble = err.Error()
-			p.failed(now, s.cfg.PollInterval)
+	cluster := s.catalogs.clusters[id]
+	for _, page := range pages {
+		switch {
+		case id == s.cfg.Identity.ClusterID:
+			s.shown().failed(now, page, err)
+		case cluster != nil:
+			cluster.pages[page].trouble = err.Error()
+			cluster.pages[page].failed(now, s.cfg.PollInterval)
 		}
 	}
 }
@@ -364,10 +377,10 @@ func (s *Reads) ObserveMembers(instances []api.Instance, changed engine.Keys) {
 		}
 	}
 	if s.claim.state == Observing && shown == nil {
-		s.catalogs.unannounced()
+		s.shown().unannounced()
 	}
 	s.observePredecessor(s.claim.isOfOtherProcess(shown))
-	s.catalogs.isMember = s.claim.joined
+	s.shown().isMember = s.claim.joined
 	s.catalogs.members(now, instances, s.counts, changed)
 	s.logRefusal(now)
 	if s.catalogs.newProcess && s.claim.state == Held {
@@ -417,7 +430,7 @@ func (s *Reads) selectNamespaces() *format.NamespaceSelection {
 func (s *Reads) answerProcess(now time.Time) {
 	if now.Sub(s.answered) >= s.cfg.HeartbeatInterval {
 		s.answered = now
-		s.answerAt = now.Add(engine.AnswerDelay(s.cfg.Identity.ClusterID, len(s.catalogs.clusters), s.cfg.HeartbeatInterval))
+		s.answerAt = now.Add(engine.AnswerDelay(s.cfg.Identity.ClusterID, len(s.catalogs.clusters)+1, s.cfg.HeartbeatInterval))
 		s.WriteSignal.Set()
 	}
 }
@@ -425,7 +438,7 @@ func (s *Reads) answerProcess(now time.Time) {
 // logRefusal logs at intervals that another writer stores records under this cluster's ID. The
 // caller holds s.mu.
 func (s *Reads) logRefusal(now time.Time) {
-	if own := s.catalogs.own(); own != nil && own.refusal != nil && own.refusedAt.Equal(now) && now.Sub(s.refusalLogged) >= refusalLogInterval {
+	if own := s.shown(); own.refusal != nil && own.refusedAt.Equal(now) && now.Sub(s.refusalLogged) >= refusalLogInterval {
 		s.refusalLogged = now
 		s.log.Error(own.refusal, "Refused the member record under this cluster's ID; writing this cluster's again", "cluster", s.cfg.Identity.ClusterID)
 	}
@@ -446,9 +459,15 @@ func (s *Reads) counts(r format.Member) bool {
 // caller holds s.mu.
 func (s *Reads) logMembers() {
 	var members []registry.Member
+	add := func(id string, r *format.Member, lastSeen time.Time) {
+		members = append(members, registry.Member{ClusterID: id, Version: r.Version, LastSeen: lastSeen, Stale: s.catalogs.liveness.IsStale(id)})
+	}
+	if own := s.shown(); own.hasRecord {
+		add(s.cfg.Identity.ClusterID, &own.record, own.lastSeen)
+	}
 	for id, cluster := range s.catalogs.clusters {
 		if cluster.hasRecord && !cluster.left {
-			members = append(members, registry.Member{ClusterID: id, Version: cluster.record.Version, LastSeen: cluster.lastSeen, Stale: s.catalogs.liveness.IsStale(id)})
+			add(id, &cluster.record, cluster.lastSeen)
 		}
 	}
 	s.members.Update(members)
@@ -515,7 +534,7 @@ func (s *Reads) prepareClaim(now time.Time, shown *format.Member) {
 	s.outbox.after(s.shown())
 	s.pinEarlierOwner(now)
 	if r := s.claim.taken; r.UID != "" && !r.Farewell && !s.claim.isOurs(r) {
-		s.catalogs.replaced, s.catalogs.replacedAt = r.Key, now
+		s.shown().replaced, s.shown().replacedAt = r.Key, now
 	}
 }
 
@@ -667,7 +686,7 @@ func (s *Reads) countClusterSet(members int) {
 	if s.cfg.ReadOnly { // the clusters that write report the quota
 		return
 	}
-	instances := members
+	instances := members + s.shown().instances()
 	for _, cluster := range s.catalogs.clusters {
 		instances += cluster.instances()
 	}

@@ -32,6 +32,14 @@ func (s *seal) isOf(id string, now time.Time, within time.Duration) bool {
 	return !s.readAt.IsZero() && s.err == nil && s.owner == id && now.Sub(s.readAt) < within
 }
 
+// refusedKey returns the key that was refused, "" without one.
+func (s *seal) refusedKey() string {
+	if s.refused == (trust.Key{}) {
+		return ""
+	}
+	return s.refused.String()
+}
+
 // shown returns the state for users.
 func (s *seal) shown(id string) registry.Seal {
 	switch {
@@ -75,25 +83,36 @@ func (c *catalogs) areTagsDue(now time.Time, id string) bool {
 	return cluster != nil && cluster.seal.refused != trust.Key{} && !now.Before(cluster.seal.dueAt)
 }
 
+// sealOf returns the seal of a cluster's catalog, nil if the cluster is not known.
+func (c *catalogs) sealOf(id string) *seal {
+	if id == c.identity.ClusterID {
+		return &c.own.seal
+	}
+	if cluster := c.clusters[id]; cluster != nil {
+		return &cluster.seal
+	}
+	return nil
+}
+
 // tagsRead observes a read of the tags of a cluster's catalog. The next read of the catalog counts
 // by it: what was read before may have been written before the tag was set.
 func (c *catalogs) tagsRead(now time.Time, id, owner string, err error) {
-	cluster := c.clusters[id]
-	if cluster == nil {
+	s := c.sealOf(id)
+	if s == nil {
 		return // forgotten since the read began
 	}
-	before := cluster.seal.shown(id)
-	cluster.seal.readAt, cluster.seal.owner, cluster.seal.err = now, owner, err
-	switch shown := cluster.seal.shown(id); {
-	case shown != registry.Sealed && cluster.seal.refused == trust.Key{}:
+	before := s.shown(id)
+	s.readAt, s.owner, s.err = now, owner, err
+	switch shown := s.shown(id); {
+	case shown != registry.Sealed && s.refused == trust.Key{}:
 		c.unsealedAt = now
 	case shown == registry.Sealed && before != registry.Sealed && before != registry.SealUnknown:
 		c.sealedAt = now
 	}
-	if cluster.seal.refused == (trust.Key{}) {
+	if s.refused == (trust.Key{}) {
 		return
 	}
-	cluster.seal.dueAt = now.Add(c.staleAfter / CopyReads)
+	s.dueAt = now.Add(c.staleAfter / CopyReads)
 	if err == nil && owner != id {
 		c.keyring.ObserveUnsealed(c.registry, id)
 	}
@@ -143,14 +162,18 @@ func (c *catalogs) tagsForUsers(now time.Time) (id string, clusters int) {
 		return "", 0
 	}
 	var last time.Time
-	for candidate, cluster := range c.clusters {
-		if !cluster.hasRecord || cluster.left {
-			continue
-		}
+	consider := func(candidate string, s seal) {
 		clusters++
-		readAt := cluster.seal.readAt
-		if !c.tagsDueAt(candidate, cluster.seal).After(now) && (id == "" || readAt.Before(last) || readAt.Equal(last) && candidate < id) {
-			id, last = candidate, readAt
+		if !c.tagsDueAt(candidate, s).After(now) && (id == "" || s.readAt.Before(last) || s.readAt.Equal(last) && candidate < id) {
+			id, last = candidate, s.readAt
+		}
+	}
+	if c.own.hasRecord {
+		consider(c.identity.ClusterID, c.own.seal)
+	}
+	for candidate, cluster := range c.clusters {
+		if cluster.hasRecord && !cluster.left {
+			consider(candidate, cluster.seal)
 		}
 	}
 	if c.nextTags.IsZero() {

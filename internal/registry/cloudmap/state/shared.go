@@ -112,12 +112,7 @@ func (s *shared) publication(key mcs.Key) registry.PublishStatus {
 }
 
 // shown returns the own catalog as the registry shows it. The caller holds s.mu.
-func (s *shared) shown() *catalog {
-	if own := s.catalogs.own(); own != nil {
-		return own
-	}
-	return &catalog{}
-}
+func (s *shared) shown() *ownCatalog { return s.catalogs.own }
 
 // addResolved adds the keys of pending lookups that have another answer now. The caller holds s.mu.
 func (s *shared) addResolved(changed engine.Keys) {
@@ -153,10 +148,8 @@ func (s *shared) addPending(keys engine.Keys) {
 
 // addOwnKeys adds all keys of the own pages as shown. The caller holds s.mu.
 func (s *shared) addOwnKeys(keys engine.Keys) {
-	for i := range s.shown().pages {
-		for key := range s.shown().pages[i].exports {
-			keys[key] = struct{}{}
-		}
+	for key := range s.shown().exported {
+		keys[key] = struct{}{}
 	}
 }
 

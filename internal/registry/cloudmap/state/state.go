@@ -156,7 +156,7 @@ func (s *State) Receivers(own peernotify.Contact) (receivers []peernotify.Receiv
 		return nil
 	}
 	for id, cluster := range s.catalogs.clusters {
-		if id != s.cfg.Identity.ClusterID && s.catalogs.live(id) && own.Reaches(cluster.record.Contact) && s.cfg.AllowsContact(cluster.record.Contact.Address.Addr()) {
+		if s.catalogs.live(id) && own.Reaches(cluster.record.Contact) && s.cfg.AllowsContact(cluster.record.Contact.Address.Addr()) {
 			receivers = append(receivers, peernotify.Receiver{Contact: cluster.record.Contact, Generation: cluster.news})
 		}
 	}
@@ -168,17 +168,24 @@ func (s *State) Receivers(own peernotify.Contact) (receivers []peernotify.Receiv
 func (s *State) Peers(now time.Time) (peers []peernotify.Peer, urgent bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	urgent = !s.contact.Address.IsValid() || s.claim.state != Held || s.outbox.unconfirmed()
+	own, isBehind := s.shown(), s.shown().behind(now)
+	urgent = !s.contact.Address.IsValid() || s.claim.state != Held || s.outbox.unconfirmed() || isBehind
+	if id := s.cfg.Identity.ClusterID; s.claim.state == Held && own.hasRecord && !s.catalogs.liveness.IsStale(id) {
+		peers = append(peers, peerOf(id, &own.record, isBehind))
+	}
 	for id, cluster := range s.catalogs.clusters {
-		urgent = urgent || cluster.unproven != nil && cluster.copyFailures <= eagerRetries || cluster.isReturning || cluster.behind(now)
-		own := id == s.cfg.Identity.ClusterID
-		if s.catalogs.live(id) && (!own || s.claim.state == Held) {
-			peers = append(peers, peernotify.Peer{
-				ClusterID: id, Key: cluster.record.Contact.Key, Process: cluster.record.Process, Generation: cluster.record.Generation, Behind: cluster.behind(now),
-			})
+		isBehind := cluster.behind(now)
+		urgent = urgent || cluster.unproven != nil && cluster.copyFailures <= eagerRetries || cluster.isReturning || isBehind
+		if s.catalogs.live(id) {
+			peers = append(peers, peerOf(id, &cluster.record, isBehind))
 		}
 	}
 	return peers, urgent
+}
+
+// peerOf returns a cluster as its record has it.
+func peerOf(id string, r *format.Member, isBehind bool) peernotify.Peer {
+	return peernotify.Peer{ClusterID: id, Key: r.Contact.Key, Process: r.Process, Generation: r.Generation, Behind: isBehind}
 }
 
 // Lookup returns the View of key.
@@ -263,6 +270,7 @@ func (s *State) Report() registry.Report {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	keys := engine.Keys{}
+	s.addOwnKeys(keys)
 	for _, cluster := range s.catalogs.clusters {
 		for i := range cluster.pages {
 			for key := range cluster.pages[i].exports {

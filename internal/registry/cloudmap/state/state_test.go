@@ -268,10 +268,9 @@ func TestPublicationReason(t *testing.T) {
 		"it is too large and writing fails": {func(s *State) { s.outbox.pages[page].tooLarge[exp.Key] = tooLarge; s.writeProblem.Set(writing) }, registry.Pending, tooLarge},
 		"it is shown and writing fails": {func(s *State) {
 			s.writeProblem.Set(writing)
-			own := &catalog{isOwn: true, hasRecord: true}
-			own.record.Pages[page] = "digest"
-			own.pages[page] = pageState{read: true, digest: "digest", exports: map[mcs.Key]mcs.Export{exp.Key: registry.Published(exp)}}
-			s.catalogs.clusters["cls1"] = own
+			own := s.shown()
+			own.hasRecord, own.record.Pages[page] = true, "digest"
+			own.pages[page] = storedPage{read: true, digest: "digest", exports: map[mcs.Key]mcs.Export{exp.Key: registry.Published(exp)}}
 		}, registry.Exported, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -506,7 +505,6 @@ func TestContactsAndPeers(t *testing.T) {
 	cfg.AllowsContact = func(address netip.Addr) bool { return address != netip.MustParseAddr("10.0.0.9") }
 	s := New(cfg)
 	for id, c := range map[string]*catalog{
-		"cls1": {record: format.Member{Contact: at("10.0.0.1:8479")}, hasRecord: true},
 		"cls2": {record: format.Member{Contact: at("10.0.0.2:8479")}, hasRecord: true},
 		"cls3": {record: format.Member{Contact: at("10.0.0.3:8479")}, hasRecord: true, left: true},
 		"cls4": {record: format.Member{Contact: at("10.0.0.4:8479")}, hasRecord: true, isMissing: true},
@@ -517,6 +515,7 @@ func TestContactsAndPeers(t *testing.T) {
 	} {
 		s.catalogs.clusters[id] = c
 	}
+	s.shown().record.Contact, s.shown().hasRecord = at("10.0.0.1:8479"), true
 	for claim, want := range map[ClaimState][]string{Acquiring: {"cls2", "cls6", "cls7", "cls9"}, Held: {"cls1", "cls2", "cls6", "cls7", "cls9"}} {
 		s.claim.state = claim
 		var found []string

@@ -51,7 +51,7 @@ func (u *unknowns) isOpen(page int) bool {
 // isUnknown reports whether the cluster is Unknown in the view of key, in a page and a namespace
 // with a code: its record does not show whether it exports key.
 func (c *catalog) isUnknown(key mcs.Key, page int, code string) bool {
-	if c.isOwn || !c.hasRecord {
+	if !c.hasRecord {
 		return false
 	}
 	p := &c.pages[page]
@@ -66,7 +66,7 @@ func (c *catalog) isUncertain() bool { return c.mayBeOld || c.isReturning }
 func (c *catalog) listingOf(page int) listing {
 	p := &c.pages[page]
 	switch {
-	case c.isOwn || !c.hasRecord:
+	case !c.hasRecord:
 		return listing{}
 	case c.isUncertain():
 		return listing{inPages: true}
