@@ -252,7 +252,7 @@ func managerArgs(t *testing.T, manifest string) []string {
 // onlyByExtraArgs are the flags without a Helm value: the chart's ports and RBAC depend on them, or
 // they are for a controller outside a pod.
 var onlyByExtraArgs = []string{
-	"health-probe-bind-address", "kube-context", "kubeconfig", "leader-elect", "leader-election-namespace", "metrics-bind-address",
+	"health-probe-bind-address", "help-all", "kube-context", "kubeconfig", "leader-elect", "leader-election-namespace", "metrics-bind-address",
 	"pprof-bind-address", "status-bind-address", "version",
 }
 
