@@ -17,6 +17,7 @@ func TestExitCodes(t *testing.T) {
 	}{
 		{"--version", 0},
 		{"--help", 0},
+		{"--help-all", 0},
 		{"--nonsense", 2},
 		{"--stale-after=1s", 2},
 		{"--kubeconfig=/nonexistent", 1},

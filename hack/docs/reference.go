@@ -36,18 +36,29 @@ func cell(text string) string {
 func flagsPage() (string, error) {
 	var b strings.Builder
 	b.WriteString("# Flags of the controller\n\n" +
-		"Generated from `internal/config` by `make generate`.\n\n" +
-		"No flag is required in a pod. Settings of AWS that no flag sets come from the environment variables, files and roles of the AWS SDK.\n\n" +
-		"| flag | default | meaning |\n| --- | --- | --- |\n")
+		"Generated from `internal/config` by `make generate`. `--help` shows the common flags, `--help-all` the advanced ones too.\n\n" +
+		"No flag is required in a pod. Settings of AWS that no flag sets come from the environment variables, files and roles of the AWS SDK.\n")
 	options := config.Default()
-	options.Flags().VisitAll(func(f *pflag.Flag) {
+	groups := options.FlagGroups()
+	for _, name := range groups.Common.Order {
+		writeFlags(&b, "## "+strings.ToUpper(name[:1])+name[1:]+" flags", groups.Common.FlagSets[name])
+		writeFlags(&b, "### Advanced "+name+" flags", groups.Advanced.FlagSets[name])
+	}
+	return b.String(), nil
+}
+
+func writeFlags(b *strings.Builder, heading string, flags *pflag.FlagSet) {
+	if !flags.HasFlags() {
+		return
+	}
+	fmt.Fprintf(b, "\n%s\n\n| flag | default | meaning |\n| --- | --- | --- |\n", heading)
+	flags.VisitAll(func(f *pflag.Flag) {
 		value := ""
 		if f.DefValue != "" {
 			value = "`" + f.DefValue + "`"
 		}
-		fmt.Fprintf(&b, "| `--%s` | %s | %s |\n", f.Name, value, cell(f.Usage))
+		fmt.Fprintf(b, "| `--%s` | %s | %s |\n", f.Name, value, cell(f.Usage))
 	})
-	return b.String(), nil
 }
 
 func valuesPage() (string, error) {

@@ -32,24 +32,24 @@ type AWS struct {
 	InstancesPerNamespace int
 }
 
-func (a *AWS) bind(flags *pflag.FlagSet) {
-	flags.StringVar(&a.Region, "aws-region", a.Region,
+func (a *AWS) bind(common, advanced *pflag.FlagSet) {
+	common.StringVar(&a.Region, "aws-region", a.Region,
 		"AWS Region of the registry (default: AWS_REGION, else the shared AWS configuration, else the metadata of the EC2 instance).")
-	flags.StringVar(&a.Endpoint, "aws-endpoint", a.Endpoint,
+	advanced.StringVar(&a.Endpoint, "aws-endpoint", a.Endpoint,
 		"URL of the Cloud Map API, for cloudmap-local and VPC endpoints without private DNS (default: from the AWS SDK's settings, such as AWS_ENDPOINT_URL_SERVICEDISCOVERY).")
-	flags.StringVar(&a.DataEndpoint, "aws-data-endpoint", a.DataEndpoint,
+	advanced.StringVar(&a.DataEndpoint, "aws-data-endpoint", a.DataEndpoint,
 		"URL of DiscoverInstances, which has a host and a VPC endpoint of its own: data-servicediscovery. Required if --aws-endpoint is the name of a VPC endpoint (default: that of --aws-endpoint; on AWS with data- before its host).")
-	flags.BoolVar(&a.Insecure, "aws-insecure", a.Insecure,
+	advanced.BoolVar(&a.Insecure, "aws-insecure", a.Insecure,
 		"Allow http:// in --aws-endpoint and --aws-data-endpoint, in endpoints of --import-from and in the AWS SDK's settings. Everyone on the network path can then read and change the registry.")
-	flags.StringVar(&a.RoleARN, "aws-role-arn", a.RoleARN,
+	common.StringVar(&a.RoleARN, "aws-role-arn", a.RoleARN,
 		"IAM role to assume for the registry, in this or another account (default: none, the pod's identity is used).")
-	flags.StringVar(&a.ExternalID, "aws-role-external-id", a.ExternalID,
+	advanced.StringVar(&a.ExternalID, "aws-role-external-id", a.ExternalID,
 		"External ID that the trust policy of --aws-role-arn requires.")
-	flags.StringVar(&a.SessionName, "aws-role-session-name", a.SessionName,
+	advanced.StringVar(&a.SessionName, "aws-role-session-name", a.SessionName,
 		"Session name for --aws-role-arn, as shown in CloudTrail (default: "+names.Product+").")
-	flags.StringVar(&a.NamespaceOwner, "aws-namespace-owner", a.NamespaceOwner,
+	common.StringVar(&a.NamespaceOwner, "aws-namespace-owner", a.NamespaceOwner,
 		"ID of the AWS account that shares the control namespace mcs.<clusterset> with this account through AWS RAM (default: none, the namespace is in this account).")
-	flags.IntVar(&a.InstancesPerNamespace, "aws-instances-per-namespace", a.InstancesPerNamespace,
+	advanced.IntVar(&a.InstancesPerNamespace, "aws-instances-per-namespace", a.InstancesPerNamespace,
 		"Service quota 'Instances per namespace' of the account of mcs.<clusterset>. Used only for the metric limit_used_ratio and its alert.")
 }
 

@@ -90,7 +90,7 @@ func (s *budgetScale) String() string { return strconv.FormatFloat(s.scale, 'g',
 // Type implements pflag.Value.
 func (s *budgetScale) Type() string { return "float" }
 
-func (b *Budgets) bind(flags *pflag.FlagSet) {
-	flags.Var(&budgetScale{budgets: b, scale: 1}, "budget-scale",
+func (b *Budgets) bind(_, advanced *pflag.FlagSet) {
+	advanced.Var(&budgetScale{budgets: b, scale: 1}, "budget-scale",
 		"Factor of the budgets for the exports of the other clusters ("+docs.URL("operations.md#budgets")+"), such as 2 for twice as many. The memory limit grows with it.")
 }

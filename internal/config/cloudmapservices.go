@@ -17,10 +17,10 @@ type CloudMapServices struct {
 	Cluster string
 }
 
-func (c *CloudMapServices) bind(flags *pflag.FlagSet) {
-	flags.StringVar(&c.Path, "cloud-map-services", c.Path,
+func (c *CloudMapServices) bind(common, advanced *pflag.FlagSet) {
+	common.StringVar(&c.Path, "cloud-map-services", c.Path,
 		"Path of a file with services of AWS Cloud Map, such as those of ECS and EC2, to import into this cluster, in the account of the --aws-… flags. It is read again when it changes ("+docs.URL("ecs-ec2-lambda.md")+").")
-	flags.StringVar(&c.Cluster, "cloud-map-services-cluster", c.Cluster,
+	advanced.StringVar(&c.Cluster, "cloud-map-services-cluster", c.Cluster,
 		"ID of the pseudo-cluster that has these services, for precedence, conflicts, budgets and --import-policy. No cluster of the clusterset may have it.")
 }
 

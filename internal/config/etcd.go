@@ -26,22 +26,22 @@ type Etcd struct {
 	Insecure bool
 }
 
-func (e *Etcd) bind(flags *pflag.FlagSet) {
-	flags.StringVar(&e.Endpoints, "etcd-endpoints", e.Endpoints,
+func (e *Etcd) bind(common, advanced *pflag.FlagSet) {
+	common.StringVar(&e.Endpoints, "etcd-endpoints", e.Endpoints,
 		"URLs of the etcd members for --registry=etcd, separated by commas, such as https://etcd-0.example.com:2379.")
-	flags.StringVar(&e.CAFile, "etcd-ca", e.CAFile,
+	common.StringVar(&e.CAFile, "etcd-ca", e.CAFile,
 		"File with the CA certificates that verify etcd's certificates (default: those of the system).")
-	flags.StringVar(&e.CertFile, "etcd-cert", e.CertFile,
+	common.StringVar(&e.CertFile, "etcd-cert", e.CertFile,
 		"File with the client certificate of this cluster for etcd. Reloaded for each connection.")
-	flags.StringVar(&e.KeyFile, "etcd-key", e.KeyFile,
+	common.StringVar(&e.KeyFile, "etcd-key", e.KeyFile,
 		"File with the private key of --etcd-cert.")
-	flags.StringVar(&e.Username, "etcd-username", e.Username,
+	common.StringVar(&e.Username, "etcd-username", e.Username,
 		"etcd user of this cluster.")
-	flags.StringVar(&e.PasswordFile, "etcd-password-file", e.PasswordFile,
+	common.StringVar(&e.PasswordFile, "etcd-password-file", e.PasswordFile,
 		"File with the password of --etcd-username. Reloaded when etcd rejects the password.")
-	flags.StringVar(&e.Prefix, "etcd-prefix", e.Prefix,
+	advanced.StringVar(&e.Prefix, "etcd-prefix", e.Prefix,
 		"Prefix of all keys in etcd. Must be the same in every cluster of the clusterset.")
-	flags.BoolVar(&e.Insecure, "etcd-insecure", e.Insecure,
+	advanced.BoolVar(&e.Insecure, "etcd-insecure", e.Insecure,
 		"Allow http:// in --etcd-endpoints. Everyone on the network path can then read and change the registry.")
 }
 

@@ -34,16 +34,16 @@ var vpcPattern = regexp.MustCompile(`^vpc-[0-9a-f]{8,17}$`)
 // maxRecordTTL is AWS Cloud Map's limit of RecordTTL.
 const maxRecordTTL = math.MaxInt32 * time.Second
 
-func (i *Instances) bind(flags *pflag.FlagSet) {
-	flags.StringVar(&i.VPC, "instance-dns-vpc", i.VPC,
+func (i *Instances) bind(_, advanced *pflag.FlagSet) {
+	advanced.StringVar(&i.VPC, "instance-dns-vpc", i.VPC,
 		"ID of the VPC of the private DNS namespaces that the instance view creates for --instance-dns (default: none, it creates HTTP namespaces, which have no records).")
-	flags.DurationVar(&i.TTL, "instance-dns-ttl", i.TTL,
+	advanced.DurationVar(&i.TTL, "instance-dns-ttl", i.TTL,
 		"TTL of DNS records of the instance view, in whole seconds.")
-	flags.StringVar(&i.Routing, "instance-dns-routing", i.Routing,
+	advanced.StringVar(&i.Routing, "instance-dns-routing", i.Routing,
 		"Routing policy of DNS records of the instance view: multivalue (up to eight instances in an answer) or weighted (one).")
-	flags.StringVar(&i.Unready, "unready-instances", i.Unready,
+	advanced.StringVar(&i.Unready, "unready-instances", i.Unready,
 		"Instances of endpoints that are not ready: mark (attribute READY; deregister in services with records of --instance-dns), deregister, or unhealthy (in services that are created with a custom health check).")
-	flags.StringVar(&i.Stale, "stale-instances", i.Stale,
+	advanced.StringVar(&i.Stale, "stale-instances", i.Stale,
 		"Instances of stale clusters: keep, or unhealthy by --stale-cluster-policy. For one or two clusters of a clusterset, with --unready-instances=unhealthy in all of them.")
 }
 

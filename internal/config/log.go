@@ -30,10 +30,10 @@ var (
 // others.
 const errorsPerMinute = 6
 
-func (l *Log) bind(flags *pflag.FlagSet) {
-	flags.StringVar(&l.Level, "log-level", l.Level, fmt.Sprintf(
-		"Log level: debug, info or error. Unless it is debug, an error message is written at most %d times a minute.", errorsPerMinute))
-	flags.StringVar(&l.Format, "log-format", l.Format, "Log format: json or text.")
+func (l *Log) bind(common, _ *pflag.FlagSet) {
+	common.StringVar(&l.Level, "log-level", l.Level, fmt.Sprintf(
+		"Log level: debug, info or error. Except with debug, an error message is written at most %d times a minute.", errorsPerMinute))
+	common.StringVar(&l.Format, "log-format", l.Format, "Log format: json or text.")
 }
 
 func (l *Log) validate() error {

@@ -18,13 +18,13 @@ type Membership struct {
 	TrustedKeysOnly bool
 }
 
-func (m *Membership) bind(flags *pflag.FlagSet) {
-	flags.DurationVar(&m.LeaveAfter, "leave-after", m.LeaveAfter,
+func (m *Membership) bind(common, advanced *pflag.FlagSet) {
+	advanced.DurationVar(&m.LeaveAfter, "leave-after", m.LeaveAfter,
 		"Time without a valid ClusterProperty after which the cluster leaves its clusterset. Until then it keeps its last identity. 0 disables it: the cluster leaves only by kubectl mcs leave.")
-	flags.StringVar(&m.TrustedKeys, "trusted-keys", m.TrustedKeys,
+	common.StringVar(&m.TrustedKeys, "trusted-keys", m.TrustedKeys,
 		"Path of a file with the public keys of other clusters, one \"CLUSTER: KEY\" in a line. A listed cluster never has another key. "+
 			"Keys of all other clusters are pinned when they are first read.")
-	flags.BoolVar(&m.TrustedKeysOnly, "trusted-keys-only", m.TrustedKeysOnly,
+	advanced.BoolVar(&m.TrustedKeysOnly, "trusted-keys-only", m.TrustedKeysOnly,
 		"Ignore the clusters that are not in --trusted-keys.")
 }
 

@@ -19,10 +19,10 @@ type Migration struct {
 	PollInterval time.Duration
 }
 
-func (m *Migration) bind(flags *pflag.FlagSet) {
-	flags.BoolVar(&m.ImportFromAWSController, "import-from-aws-controller", m.ImportFromAWSController,
+func (m *Migration) bind(common, advanced *pflag.FlagSet) {
+	common.BoolVar(&m.ImportFromAWSController, "import-from-aws-controller", m.ImportFromAWSController,
 		"During a migration, also import from clusters that still run the AWS Cloud Map MCS Controller for K8s, and take over its imports in this cluster ("+docs.URL("migration.md")+").")
-	flags.DurationVar(&m.PollInterval, "legacy-poll-interval", m.PollInterval,
+	advanced.DurationVar(&m.PollInterval, "legacy-poll-interval", m.PollInterval,
 		"Interval between polls of the Cloud Map instances of those clusters.")
 }
 

@@ -221,96 +221,110 @@ func parse(args []string) (Options, error) {
 	return options, options.Validate()
 }
 
-// Flags returns the flags that set o, with o's values as defaults.
-func (o *Options) Flags() *pflag.FlagSet {
-	flags := pflag.NewFlagSet("controller", pflag.ContinueOnError)
-	flags.SortFlags = false
-	o.Registry.bind(flags)
-	o.PeerNotifications.bind(flags)
-	o.AWS.bind(flags)
-	flags.Var(o.AWSRates, "aws-rate",
-		"Client-side rate limit for a Cloud Map operation, as OPERATION=QPS/BURST. Repeatable. "+docs.URL("cost.md")+" lists the defaults.")
-	o.Etcd.bind(flags)
-	flags.Var(&o.ImportFrom, "import-from",
-		"Additional registry to import from, such as cloudmap,region=eu-central-1,role-arn=arn:aws:iam::111122223333:role/mcs-reader. Repeatable. "+
-			"Settings of cloudmap: name, region, endpoint, data-endpoint, role-arn, role-external-id, role-session-name, namespace-owner. "+
-			"Settings of etcd: name, endpoints (separated by semicolons), ca, cert, key, username, password-file, prefix.")
-	o.Migration.bind(flags)
-	o.CloudMapServices.bind(flags)
-	o.Identity.bind(flags)
-	o.Membership.bind(flags)
-	o.Scope.bind(flags)
-	o.Budgets.bind(flags)
-	flags.DurationVar(&o.ClusterSetIPHold, "clusterset-ip-hold", o.ClusterSetIPHold,
-		"Time that the clusterset IPs of an ended import stay reserved, so that the service gets them again when it is exported again. 0 releases them at once.")
-	o.Kubernetes.bind(flags)
-	o.Election.bind(flags)
-	o.Serving.bind(flags)
-	o.Tracing.bind(flags)
-	o.Log.bind(flags)
-	flags.BoolVar(&o.ShowVersion, "version", o.ShowVersion, "Print the version and exit.")
-	return flags
+// FlagGroups returns the flags that set o by group, with o's values as defaults.
+func (o *Options) FlagGroups() FlagGroups {
+	var g FlagGroups
+	o.Identity.bind(g.group("clusterset"))
+	o.Membership.bind(g.group("clusterset"))
+	o.Registry.bind(g.group("registry"))
+	o.ImportFrom.bind(g.group("registry"))
+	o.AWS.bind(g.group("AWS"))
+	o.AWSRates.bind(g.group("AWS"))
+	o.Etcd.bind(g.group("etcd"))
+	o.Registry.bindInstances(g.group("instance view"))
+	o.Scope.bindInstances(g.group("instance view"))
+	o.Registry.Instances.bind(g.group("instance view"))
+	o.Scope.bindExports(g.group("export"))
+	o.Scope.bindImports(g.group("import"))
+	o.CloudMapServices.bind(g.group("import"))
+	o.Budgets.bind(g.group("import"))
+	o.bindHold(g.group("import"))
+	o.Registry.bindHealth(g.group("cluster health"))
+	o.PeerNotifications.bind(g.group("peer notification"))
+	o.Migration.bind(g.group("migration"))
+	o.Kubernetes.bind(g.group("Kubernetes"))
+	o.Election.bind(g.group("Kubernetes"))
+	o.Serving.bind(g.group("metrics and probe"))
+	o.Tracing.bind(g.group("tracing"))
+	o.Log.bind(g.group("log"))
+	o.bindVersion(g.group("global"))
+	g.bindHelp(g.group("global"))
+	return g
 }
 
-func (r *Registry) bind(flags *pflag.FlagSet) {
-	flags.StringVar(&r.Name, "registry", r.Name,
+func (o *Options) bindVersion(common, _ *pflag.FlagSet) {
+	common.BoolVar(&o.ShowVersion, "version", o.ShowVersion, "Print the version and exit.")
+}
+
+func (o *Options) bindHold(_, advanced *pflag.FlagSet) {
+	advanced.DurationVar(&o.ClusterSetIPHold, "clusterset-ip-hold", o.ClusterSetIPHold,
+		"Time that the clusterset IPs of an ended import stay reserved, so that the service gets them again when it is exported again. 0 releases them at once.")
+}
+
+func (r *Registry) bind(common, advanced *pflag.FlagSet) {
+	common.StringVar(&r.Name, "registry", r.Name,
 		"Registry of the clusterset: "+RegistryCloudMap+" or "+RegistryEtcd+".")
-	flags.BoolVar(&r.InstanceView, "instance-view", r.InstanceView,
-		"Register each exported endpoint as a Cloud Map instance, for users and other AWS services. Imports do not need it, and AWS bills each instance: "+docs.URL("cost.md"))
-	r.Instances.bind(flags)
-	flags.DurationVar(&r.PollInterval, "poll-interval", r.PollInterval,
+	advanced.DurationVar(&r.PollInterval, "poll-interval", r.PollInterval,
 		"Interval between polls of the registry.")
-	flags.DurationVar(&r.PollIntervalWithNotifications, "poll-interval-with-notifications", r.PollIntervalWithNotifications,
+	advanced.DurationVar(&r.PollIntervalWithNotifications, "poll-interval-with-notifications", r.PollIntervalWithNotifications,
 		"Interval between polls of the registry while peer notifications from every other cluster arrive. Limited to the range from --poll-interval to a quarter of --stale-after.")
-	flags.DurationVar(&r.HeartbeatInterval, "heartbeat-interval", r.HeartbeatInterval,
+	advanced.DurationVar(&r.HeartbeatInterval, "heartbeat-interval", r.HeartbeatInterval,
 		"Interval between heartbeats of this cluster.")
-	flags.DurationVar(&r.StaleAfter, "stale-after", r.StaleAfter,
+}
+
+func (r *Registry) bindInstances(common, _ *pflag.FlagSet) {
+	common.BoolVar(&r.InstanceView, "instance-view", r.InstanceView,
+		"Register each exported endpoint as a Cloud Map instance, for users and other AWS services. Imports do not need it, and AWS bills each instance: "+docs.URL("cost.md"))
+}
+
+func (r *Registry) bindHealth(common, _ *pflag.FlagSet) {
+	common.DurationVar(&r.StaleAfter, "stale-after", r.StaleAfter,
 		"Time without a heartbeat after which another cluster is stale, by this cluster's clock. At least three heartbeat intervals of that cluster.")
-	flags.StringVar(&r.StalePolicy, "stale-cluster-policy", r.StalePolicy,
+	common.StringVar(&r.StalePolicy, "stale-cluster-policy", r.StalePolicy,
 		"Policy for the imported endpoints of a stale cluster: withdraw (except the last endpoints of a service or port), withdraw-all or keep.")
-	flags.StringVar(&r.PathHealth, "path-health", r.PathHealth,
+	common.StringVar(&r.PathHealth, "path-health", r.PathHealth,
 		"Policy for clusters whose pods cannot be reached, as probes find: withdraw (after 30 s, do not use their endpoints, except the last ones of a port), observe (report only) or off (no probes).")
 }
 
-func (i *Identity) bind(flags *pflag.FlagSet) {
-	flags.StringVar(&i.ClusterID, "cluster-id", i.ClusterID,
+func (i *Identity) bind(common, _ *pflag.FlagSet) {
+	common.StringVar(&i.ClusterID, "cluster-id", i.ClusterID,
 		"ID of this cluster. Used only while ClusterProperty cluster.clusterset.k8s.io does not exist.")
-	flags.StringVar(&i.ClusterSetID, "clusterset-id", i.ClusterSetID,
+	common.StringVar(&i.ClusterSetID, "clusterset-id", i.ClusterSetID,
 		"ID of the clusterset. Used only while ClusterProperty clusterset.k8s.io does not exist.")
 }
 
-func (k *Kubernetes) bind(flags *pflag.FlagSet) {
-	flags.StringVar(&k.Kubeconfig, "kubeconfig", k.Kubeconfig,
+func (k *Kubernetes) bind(common, advanced *pflag.FlagSet) {
+	common.StringVar(&k.Kubeconfig, "kubeconfig", k.Kubeconfig,
 		"Path of a kubeconfig, to run outside of the cluster (default: KUBECONFIG, otherwise the pod's service account).")
-	flags.StringVar(&k.Context, "kube-context", k.Context,
+	advanced.StringVar(&k.Context, "kube-context", k.Context,
 		"Context of the kubeconfig (default: the current context).")
-	flags.Float32Var(&k.QPS, "kube-api-qps", k.QPS,
+	advanced.Float32Var(&k.QPS, "kube-api-qps", k.QPS,
 		"Client-side rate limit for the Kubernetes API server, in requests per second.")
-	flags.IntVar(&k.Burst, "kube-api-burst", k.Burst,
+	advanced.IntVar(&k.Burst, "kube-api-burst", k.Burst,
 		"Burst of --kube-api-qps.")
-	flags.IntVar(&k.Concurrency, "concurrency", k.Concurrency,
+	advanced.IntVar(&k.Concurrency, "concurrency", k.Concurrency,
 		"Number of exports, and of imports, that are reconciled in parallel.")
 }
 
-func (e *Election) bind(flags *pflag.FlagSet) {
-	flags.BoolVar(&e.Enabled, "leader-elect", e.Enabled,
+func (e *Election) bind(_, advanced *pflag.FlagSet) {
+	advanced.BoolVar(&e.Enabled, "leader-elect", e.Enabled,
 		"Enable leader election: only one replica is active.")
-	flags.StringVar(&e.Namespace, "leader-election-namespace", e.Namespace,
+	advanced.StringVar(&e.Namespace, "leader-election-namespace", e.Namespace,
 		"Namespace of the leader election Lease and of the ConfigMap with this cluster's identity (default: the pod's namespace).")
 }
 
-func (s *Serving) bind(flags *pflag.FlagSet) {
-	flags.StringVar(&s.Metrics, "metrics-bind-address", s.Metrics,
+func (s *Serving) bind(common, advanced *pflag.FlagSet) {
+	common.StringVar(&s.Metrics, "metrics-bind-address", s.Metrics,
 		"Address of the Prometheus metrics endpoint. 0 disables it.")
-	flags.BoolVar(&s.MetricsSecure, "metrics-secure", s.MetricsSecure,
+	common.BoolVar(&s.MetricsSecure, "metrics-secure", s.MetricsSecure,
 		"Serve metrics over HTTPS, and only to clients that the API server authenticates and that may get the non-resource URL /metrics. With false, over HTTP to everyone.")
-	flags.StringVar(&s.MetricsCertDir, "metrics-cert-dir", s.MetricsCertDir,
+	common.StringVar(&s.MetricsCertDir, "metrics-cert-dir", s.MetricsCertDir,
 		"Directory with tls.crt and tls.key of the metrics endpoint, which are read again when they change (default: a self-signed certificate).")
-	flags.StringVar(&s.Probes, "health-probe-bind-address", s.Probes,
+	advanced.StringVar(&s.Probes, "health-probe-bind-address", s.Probes,
 		"Address of the /healthz and /readyz endpoints. 0 disables them.")
-	flags.StringVar(&s.Status, "status-bind-address", s.Status,
+	advanced.StringVar(&s.Status, "status-bind-address", s.Status,
 		"Loopback address of the status endpoint, which kubectl mcs reads through port-forward. 0 disables it.")
-	flags.StringVar(&s.Pprof, "pprof-bind-address", s.Pprof,
+	advanced.StringVar(&s.Pprof, "pprof-bind-address", s.Pprof,
 		"Loopback address of profiles of the controller (/debug/pprof), for reports of memory or CPU use. 0 disables it.")
 }
 

@@ -62,14 +62,14 @@ const podIPVariable = "POD_IP"
 var ErrNoPeerNotificationAddress = errors.New("the address for peer notifications is unknown: set --peer-notification-advertise-address, or run in a pod with the environment variable " +
 	podIPVariable)
 
-func (p *PeerNotifications) bind(flags *pflag.FlagSet) {
-	flags.BoolVar(&p.Enabled, "peer-notifications", p.Enabled,
+func (p *PeerNotifications) bind(common, advanced *pflag.FlagSet) {
+	common.BoolVar(&p.Enabled, "peer-notifications", p.Enabled,
 		"Exchange change notifications with the controllers of the other clusters over UDP. Changes arrive sooner, and the registry is polled less often.")
-	flags.StringVar(&p.Bind, "peer-notification-bind-address", p.Bind,
+	advanced.StringVar(&p.Bind, "peer-notification-bind-address", p.Bind,
 		"Address and UDP port to listen on for peer notifications.")
-	flags.StringVar(&p.Advertise, "peer-notification-advertise-address", p.Advertise,
+	advanced.StringVar(&p.Advertise, "peer-notification-advertise-address", p.Advertise,
 		"IP address and UDP port at which the controllers of the other clusters reach this one (default: the IP in POD_IP and the port of --peer-notification-bind-address).")
-	flags.Var(&p.Networks, "peer-notification-networks",
+	advanced.Var(&p.Networks, "peer-notification-networks",
 		"Pod networks of the other clusters, in CIDR notation and separated by commas: notifications are sent to addresses in them only (default: any address that can belong to a pod).")
 }
 

@@ -7,6 +7,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 )
 
 // Rate is the rate and burst of a rate limiter.
@@ -46,6 +50,11 @@ func (r Rates) Set(text string) error {
 		r[operation] = rate
 	}
 	return nil
+}
+
+func (r Rates) bind(_, advanced *pflag.FlagSet) {
+	advanced.Var(r, "aws-rate",
+		"Client-side rate limit for a Cloud Map operation, as OPERATION=QPS/BURST. Repeatable. "+docs.URL("cost.md")+" lists the defaults.")
 }
 
 // maxRate exceeds every quota that AWS grants.

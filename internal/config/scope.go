@@ -47,24 +47,29 @@ const (
 // each cluster, and an administrator can still select them by name.
 const allButSystem = corev1.LabelMetadataName + " notin (" + metav1.NamespaceSystem + "," + metav1.NamespacePublic + "," + corev1.NamespaceNodeLease + ")"
 
-func (s *Scope) bind(flags *pflag.FlagSet) {
-	const syntax = ": a list of names (shop,blog) or a label selector (mcs=yes)."
-	flags.StringVar(&s.ExportNamespaces, "export-namespaces", s.ExportNamespaces,
-		"Namespaces whose Services may be exported"+syntax)
-	flags.StringVar(&s.ImportNamespaces, "import-namespaces", s.ImportNamespaces,
-		"Namespaces into which services may be imported"+syntax+" Namespaces default, kube-*, openshift, openshift-*, cattle-* and that of the controller must be listed by name.")
-	flags.StringVar(&s.AutoExport, "auto-export-selector", s.AutoExport,
-		"Label selector of Services for which the controller creates a ServiceExport (default: none).")
-	flags.StringVar(&s.ExportSlices, "export-slices", s.ExportSlices,
-		"EndpointSlices of exported Services that are exported: all, or controller: only those that the EndpointSlice controller of Kubernetes created for a Service with a selector.")
-	flags.StringVar(&s.ImportMetadata, "import-metadata", s.ImportMetadata,
-		"Keys of exported labels and annotations that are set on ServiceImports of this cluster, such as team,example.com/*; */* for all that have a domain, none for none.")
-	flags.StringVar(&s.ClusterPreference, "cluster-preference", s.ClusterPreference,
-		"Clusters that clients of this cluster's exports prefer, unless the export or its namespace says otherwise: None, PreferSameCluster or PreferSameRegion (their own cluster, then their Region). Must be the same in every cluster.")
-	flags.StringVar(&s.InstanceDNS, "instance-dns", s.InstanceDNS,
+func (s *Scope) bindInstances(common, _ *pflag.FlagSet) {
+	common.StringVar(&s.InstanceDNS, "instance-dns", s.InstanceDNS,
 		"DNS records of the Cloud Map services that the instance view creates in private DNS namespaces, unless the namespace's annotation says otherwise: none, auto, address (A, AAAA) or srv. Should be the same in every cluster.")
-	flags.StringVar(&s.ImportPolicy, "import-policy", s.ImportPolicy,
+}
+
+func (s *Scope) bindExports(common, advanced *pflag.FlagSet) {
+	common.StringVar(&s.ExportNamespaces, "export-namespaces", s.ExportNamespaces,
+		"Namespaces whose Services may be exported: a list of names (shop,blog) or a label selector (mcs=yes).")
+	common.StringVar(&s.AutoExport, "auto-export-selector", s.AutoExport,
+		"Label selector of Services for which the controller creates a ServiceExport (default: none).")
+	common.StringVar(&s.ClusterPreference, "cluster-preference", s.ClusterPreference,
+		"Clusters that clients of this cluster's exports prefer, unless the export or its namespace says otherwise: None, PreferSameCluster or PreferSameRegion (their own cluster, then their Region). Must be the same in every cluster.")
+	advanced.StringVar(&s.ExportSlices, "export-slices", s.ExportSlices,
+		"EndpointSlices of exported Services that are exported: all, or controller: only those that the EndpointSlice controller of Kubernetes created for a Service with a selector.")
+}
+
+func (s *Scope) bindImports(common, advanced *pflag.FlagSet) {
+	common.StringVar(&s.ImportNamespaces, "import-namespaces", s.ImportNamespaces,
+		"Namespaces into which services may be imported: a list of names (shop,blog) or a label selector (mcs=yes). Namespaces default, kube-*, openshift, openshift-*, cattle-* and that of the controller must be listed by name.")
+	common.StringVar(&s.ImportPolicy, "import-policy", s.ImportPolicy,
 		"Path of a file with the namespaces and pod networks that each cluster may export, which is read again when it changes ("+docs.URL("security/import-policy.md")+"; default: none, all are allowed).")
+	advanced.StringVar(&s.ImportMetadata, "import-metadata", s.ImportMetadata,
+		"Keys of exported labels and annotations that are set on ServiceImports of this cluster, such as team,example.com/*; */* for all that have a domain, none for none.")
 }
 
 func (s *Scope) validate() error {

@@ -81,6 +81,13 @@ func (s *Sources) Set(text string) error {
 	return nil
 }
 
+func (s *Sources) bind(common, _ *pflag.FlagSet) {
+	common.Var(s, "import-from",
+		"Additional registry to import from, such as cloudmap,region=eu-central-1,role-arn=arn:aws:iam::111122223333:role/mcs-reader. Repeatable. "+
+			"Settings of cloudmap: name, region, endpoint, data-endpoint, role-arn, role-external-id, role-session-name, namespace-owner. "+
+			"Settings of etcd: name, endpoints (separated by semicolons), ca, cert, key, username, password-file, prefix.")
+}
+
 // ParseSource reads a backend and its settings:
 // "cloudmap,region=eu-central-1,role-arn=arn:aws:iam::111122223333:role/mcs".
 func ParseSource(text string) (Source, error) {

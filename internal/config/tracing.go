@@ -18,12 +18,12 @@ type Tracing struct {
 	SamplingRatio float64
 }
 
-func (t *Tracing) bind(flags *pflag.FlagSet) {
-	flags.StringVar(&t.Endpoint, "tracing-endpoint", t.Endpoint,
+func (t *Tracing) bind(common, advanced *pflag.FlagSet) {
+	common.StringVar(&t.Endpoint, "tracing-endpoint", t.Endpoint,
 		"Host and port of an OTLP receiver for gRPC, such as otel-collector.monitoring:4317, for traces of the changes of exports. Empty is no tracing.")
-	flags.BoolVar(&t.Insecure, "tracing-insecure", t.Insecure,
+	advanced.BoolVar(&t.Insecure, "tracing-insecure", t.Insecure,
 		"Connect to --tracing-endpoint without TLS. Everyone on the network path can then read the names of the services.")
-	flags.Float64Var(&t.SamplingRatio, "tracing-sampling-ratio", t.SamplingRatio,
+	advanced.Float64Var(&t.SamplingRatio, "tracing-sampling-ratio", t.SamplingRatio,
 		"Part of the changes that are traced, from 0 to 1. Clusters with the same ratio trace the same changes.")
 }
 
