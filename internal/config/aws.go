@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 )
 
@@ -34,13 +35,13 @@ type AWS struct {
 
 func (a *AWS) bind(common, advanced *pflag.FlagSet) {
 	common.StringVar(&a.Region, "aws-region", a.Region,
-		"AWS Region of the registry (default: AWS_REGION, else the shared AWS configuration, else the metadata of the EC2 instance).")
+		"AWS Region of the registry (default: AWS_REGION, else the shared AWS configuration, else that of the EC2 instance).")
 	advanced.StringVar(&a.Endpoint, "aws-endpoint", a.Endpoint,
-		"URL of the Cloud Map API, for cloudmap-local and VPC endpoints without private DNS (default: from the AWS SDK's settings, such as AWS_ENDPOINT_URL_SERVICEDISCOVERY).")
+		"URL of the Cloud Map API, for cloudmap-local and VPC endpoints (default: from the AWS SDK's settings).")
 	advanced.StringVar(&a.DataEndpoint, "aws-data-endpoint", a.DataEndpoint,
-		"URL of DiscoverInstances, which has a host and a VPC endpoint of its own: data-servicediscovery. Required if --aws-endpoint is the name of a VPC endpoint (default: that of --aws-endpoint; on AWS with data- before its host).")
+		"URL of DiscoverInstances, if --aws-endpoint is the name of a VPC endpoint: "+docs.URL("accounts-and-regions.md#vpc-endpoints"))
 	advanced.BoolVar(&a.Insecure, "aws-insecure", a.Insecure,
-		"Allow http:// in --aws-endpoint and --aws-data-endpoint, in endpoints of --import-from and in the AWS SDK's settings. Everyone on the network path can then read and change the registry.")
+		"Allow http:// in URLs of Cloud Map. Everyone on the network path can then read and change the registry.")
 	common.StringVar(&a.RoleARN, "aws-role-arn", a.RoleARN,
 		"IAM role to assume for the registry, in this or another account (default: none, the pod's identity is used).")
 	advanced.StringVar(&a.ExternalID, "aws-role-external-id", a.ExternalID,
@@ -48,9 +49,9 @@ func (a *AWS) bind(common, advanced *pflag.FlagSet) {
 	advanced.StringVar(&a.SessionName, "aws-role-session-name", a.SessionName,
 		"Session name for --aws-role-arn, as shown in CloudTrail (default: "+names.Product+").")
 	common.StringVar(&a.NamespaceOwner, "aws-namespace-owner", a.NamespaceOwner,
-		"ID of the AWS account that shares the control namespace mcs.<clusterset> with this account through AWS RAM (default: none, the namespace is in this account).")
+		"ID of the account that shares namespace mcs.<clusterset> through AWS RAM (default: none, it is in this account).")
 	advanced.IntVar(&a.InstancesPerNamespace, "aws-instances-per-namespace", a.InstancesPerNamespace,
-		"Service quota 'Instances per namespace' of the account of mcs.<clusterset>. Used only for the metric limit_used_ratio and its alert.")
+		"Service quota 'Instances per namespace' of the account of mcs.<clusterset>, for a metric and its alert.")
 }
 
 var (

@@ -92,5 +92,5 @@ func (s *budgetScale) Type() string { return "float" }
 
 func (b *Budgets) bind(_, advanced *pflag.FlagSet) {
 	advanced.Var(&budgetScale{budgets: b, scale: 1}, "budget-scale",
-		"Factor of the budgets for the exports of the other clusters ("+docs.URL("operations.md#budgets")+"), such as 2 for twice as many. The memory limit grows with it.")
+		"Factor of the budgets for the exports of the other clusters. The memory limit grows with it: "+docs.URL("operations.md#budgets"))
 }

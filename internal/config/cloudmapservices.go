@@ -19,9 +19,9 @@ type CloudMapServices struct {
 
 func (c *CloudMapServices) bind(common, advanced *pflag.FlagSet) {
 	common.StringVar(&c.Path, "cloud-map-services", c.Path,
-		"Path of a file with services of AWS Cloud Map, such as those of ECS and EC2, to import into this cluster, in the account of the --aws-… flags. It is read again when it changes ("+docs.URL("ecs-ec2-lambda.md")+").")
+		"File with services of AWS Cloud Map to import, such as those of ECS and EC2: "+docs.URL("ecs-ec2-lambda.md"))
 	advanced.StringVar(&c.Cluster, "cloud-map-services-cluster", c.Cluster,
-		"ID of the pseudo-cluster that has these services, for precedence, conflicts, budgets and --import-policy. No cluster of the clusterset may have it.")
+		"ID of the pseudo-cluster that has the services of --cloud-map-services. No cluster may have it.")
 }
 
 func (c *CloudMapServices) validate() error {

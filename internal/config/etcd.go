@@ -28,7 +28,7 @@ type Etcd struct {
 
 func (e *Etcd) bind(common, advanced *pflag.FlagSet) {
 	common.StringVar(&e.Endpoints, "etcd-endpoints", e.Endpoints,
-		"URLs of the etcd members for --registry=etcd, separated by commas, such as https://etcd-0.example.com:2379.")
+		"URLs of the etcd members, separated by commas, such as https://etcd-0.example.com:2379.")
 	common.StringVar(&e.CAFile, "etcd-ca", e.CAFile,
 		"File with the CA certificates that verify etcd's certificates (default: those of the system).")
 	common.StringVar(&e.CertFile, "etcd-cert", e.CertFile,

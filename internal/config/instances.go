@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 )
 
 // Routing policies of DNS records, as users write them.
@@ -36,15 +38,15 @@ const maxRecordTTL = math.MaxInt32 * time.Second
 
 func (i *Instances) bind(_, advanced *pflag.FlagSet) {
 	advanced.StringVar(&i.VPC, "instance-dns-vpc", i.VPC,
-		"ID of the VPC of the private DNS namespaces that the instance view creates for --instance-dns (default: none, it creates HTTP namespaces, which have no records).")
+		"ID of the VPC of the private DNS namespaces to create for --instance-dns (default: none, create HTTP namespaces).")
 	advanced.DurationVar(&i.TTL, "instance-dns-ttl", i.TTL,
 		"TTL of DNS records of the instance view, in whole seconds.")
 	advanced.StringVar(&i.Routing, "instance-dns-routing", i.Routing,
-		"Routing policy of DNS records of the instance view: multivalue (up to eight instances in an answer) or weighted (one).")
+		"Routing policy of DNS records: multivalue (up to eight instances in an answer) or weighted (one).")
 	advanced.StringVar(&i.Unready, "unready-instances", i.Unready,
-		"Instances of endpoints that are not ready: mark (attribute READY; deregister in services with records of --instance-dns), deregister, or unhealthy (in services that are created with a custom health check).")
+		"Instances of endpoints that are not ready: mark, deregister or unhealthy: "+docs.URL("instance-view.md#health"))
 	advanced.StringVar(&i.Stale, "stale-instances", i.Stale,
-		"Instances of stale clusters: keep, or unhealthy by --stale-cluster-policy. For one or two clusters of a clusterset, with --unready-instances=unhealthy in all of them.")
+		"Instances of stale clusters: keep or unhealthy: "+docs.URL("instance-view.md#stale-clusters"))
 }
 
 func (i *Instances) validate() error {

@@ -20,10 +20,9 @@ type Membership struct {
 
 func (m *Membership) bind(common, advanced *pflag.FlagSet) {
 	advanced.DurationVar(&m.LeaveAfter, "leave-after", m.LeaveAfter,
-		"Time without a valid ClusterProperty after which the cluster leaves its clusterset. Until then it keeps its last identity. 0 disables it: the cluster leaves only by kubectl mcs leave.")
+		"Time without a valid ClusterProperty after which the cluster leaves its clusterset. 0 disables it.")
 	common.StringVar(&m.TrustedKeys, "trusted-keys", m.TrustedKeys,
-		"Path of a file with the public keys of other clusters, one \"CLUSTER: KEY\" in a line. A listed cluster never has another key. "+
-			"Keys of all other clusters are pinned when they are first read.")
+		"File with the public keys of other clusters, one \"CLUSTER: KEY\" in a line. These never have other keys.")
 	advanced.BoolVar(&m.TrustedKeysOnly, "trusted-keys-only", m.TrustedKeysOnly,
 		"Ignore the clusters that are not in --trusted-keys.")
 }

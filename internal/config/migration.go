@@ -21,9 +21,9 @@ type Migration struct {
 
 func (m *Migration) bind(common, advanced *pflag.FlagSet) {
 	common.BoolVar(&m.ImportFromAWSController, "import-from-aws-controller", m.ImportFromAWSController,
-		"During a migration, also import from clusters that still run the AWS Cloud Map MCS Controller for K8s, and take over its imports in this cluster ("+docs.URL("migration.md")+").")
+		"Also import from clusters that run the AWS Cloud Map MCS Controller for K8s: "+docs.URL("migration.md"))
 	advanced.DurationVar(&m.PollInterval, "legacy-poll-interval", m.PollInterval,
-		"Interval between polls of the Cloud Map instances of those clusters.")
+		"Interval between polls of the Cloud Map instances of the clusters of --import-from-aws-controller.")
 }
 
 // minLegacyPollInterval: a poll costs one request for each service that such clusters export, of an

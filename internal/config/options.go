@@ -258,7 +258,7 @@ func (o *Options) bindVersion(common, _ *pflag.FlagSet) {
 
 func (o *Options) bindHold(_, advanced *pflag.FlagSet) {
 	advanced.DurationVar(&o.ClusterSetIPHold, "clusterset-ip-hold", o.ClusterSetIPHold,
-		"Time that the clusterset IPs of an ended import stay reserved, so that the service gets them again when it is exported again. 0 releases them at once.")
+		"Time that the clusterset IPs of an ended import stay reserved for its service. 0 releases them at once.")
 }
 
 func (r *Registry) bind(common, advanced *pflag.FlagSet) {
@@ -267,23 +267,23 @@ func (r *Registry) bind(common, advanced *pflag.FlagSet) {
 	advanced.DurationVar(&r.PollInterval, "poll-interval", r.PollInterval,
 		"Interval between polls of the registry.")
 	advanced.DurationVar(&r.PollIntervalWithNotifications, "poll-interval-with-notifications", r.PollIntervalWithNotifications,
-		"Interval between polls of the registry while peer notifications from every other cluster arrive. Limited to the range from --poll-interval to a quarter of --stale-after.")
+		"Interval between polls while peer notifications from every other cluster arrive, up to a quarter of --stale-after.")
 	advanced.DurationVar(&r.HeartbeatInterval, "heartbeat-interval", r.HeartbeatInterval,
 		"Interval between heartbeats of this cluster.")
 }
 
 func (r *Registry) bindInstances(common, _ *pflag.FlagSet) {
 	common.BoolVar(&r.InstanceView, "instance-view", r.InstanceView,
-		"Register each exported endpoint as a Cloud Map instance, for users and other AWS services. Imports do not need it, and AWS bills each instance: "+docs.URL("cost.md"))
+		"Register exported endpoints as Cloud Map instances, for clients outside of Kubernetes. AWS bills them: "+docs.URL("instance-view.md"))
 }
 
 func (r *Registry) bindHealth(common, _ *pflag.FlagSet) {
 	common.DurationVar(&r.StaleAfter, "stale-after", r.StaleAfter,
-		"Time without a heartbeat after which another cluster is stale, by this cluster's clock. At least three heartbeat intervals of that cluster.")
+		"Time without a heartbeat after which another cluster is stale. At least three heartbeat intervals.")
 	common.StringVar(&r.StalePolicy, "stale-cluster-policy", r.StalePolicy,
-		"Policy for the imported endpoints of a stale cluster: withdraw (except the last endpoints of a service or port), withdraw-all or keep.")
+		"Policy for the endpoints of stale clusters: withdraw (all but the last ones), withdraw-all or keep.")
 	common.StringVar(&r.PathHealth, "path-health", r.PathHealth,
-		"Policy for clusters whose pods cannot be reached, as probes find: withdraw (after 30 s, do not use their endpoints, except the last ones of a port), observe (report only) or off (no probes).")
+		"Policy for clusters whose pods cannot be reached: withdraw (all but the last endpoints), observe or off.")
 }
 
 func (i *Identity) bind(common, _ *pflag.FlagSet) {
@@ -310,22 +310,22 @@ func (e *Election) bind(_, advanced *pflag.FlagSet) {
 	advanced.BoolVar(&e.Enabled, "leader-elect", e.Enabled,
 		"Enable leader election: only one replica is active.")
 	advanced.StringVar(&e.Namespace, "leader-election-namespace", e.Namespace,
-		"Namespace of the leader election Lease and of the ConfigMap with this cluster's identity (default: the pod's namespace).")
+		"Namespace of the Lease and of the ConfigMap with this cluster's identity (default: the pod's namespace).")
 }
 
 func (s *Serving) bind(common, advanced *pflag.FlagSet) {
 	common.StringVar(&s.Metrics, "metrics-bind-address", s.Metrics,
 		"Address of the Prometheus metrics endpoint. 0 disables it.")
 	common.BoolVar(&s.MetricsSecure, "metrics-secure", s.MetricsSecure,
-		"Serve metrics over HTTPS, and only to clients that the API server authenticates and that may get the non-resource URL /metrics. With false, over HTTP to everyone.")
+		"Serve metrics over HTTPS, to clients that may get the non-resource URL /metrics. false: over HTTP to everyone.")
 	common.StringVar(&s.MetricsCertDir, "metrics-cert-dir", s.MetricsCertDir,
-		"Directory with tls.crt and tls.key of the metrics endpoint, which are read again when they change (default: a self-signed certificate).")
+		"Directory with tls.crt and tls.key of the metrics endpoint (default: a self-signed certificate).")
 	advanced.StringVar(&s.Probes, "health-probe-bind-address", s.Probes,
 		"Address of the /healthz and /readyz endpoints. 0 disables them.")
 	advanced.StringVar(&s.Status, "status-bind-address", s.Status,
 		"Loopback address of the status endpoint, which kubectl mcs reads through port-forward. 0 disables it.")
 	advanced.StringVar(&s.Pprof, "pprof-bind-address", s.Pprof,
-		"Loopback address of profiles of the controller (/debug/pprof), for reports of memory or CPU use. 0 disables it.")
+		"Loopback address of profiles of the controller (/debug/pprof). 0 disables it.")
 }
 
 // Validate reports every invalid setting and its valid values.

@@ -64,13 +64,13 @@ var ErrNoPeerNotificationAddress = errors.New("the address for peer notification
 
 func (p *PeerNotifications) bind(common, advanced *pflag.FlagSet) {
 	common.BoolVar(&p.Enabled, "peer-notifications", p.Enabled,
-		"Exchange change notifications with the controllers of the other clusters over UDP. Changes arrive sooner, and the registry is polled less often.")
+		"Notify the controllers of the other clusters of changes over UDP, and poll the registry less often.")
 	advanced.StringVar(&p.Bind, "peer-notification-bind-address", p.Bind,
 		"Address and UDP port to listen on for peer notifications.")
 	advanced.StringVar(&p.Advertise, "peer-notification-advertise-address", p.Advertise,
-		"IP address and UDP port at which the controllers of the other clusters reach this one (default: the IP in POD_IP and the port of --peer-notification-bind-address).")
+		"IP address and UDP port for the other clusters (default: POD_IP and the port of --peer-notification-bind-address).")
 	advanced.Var(&p.Networks, "peer-notification-networks",
-		"Pod networks of the other clusters, in CIDR notation and separated by commas: notifications are sent to addresses in them only (default: any address that can belong to a pod).")
+		"Pod networks to which notifications are sent, in CIDR notation, separated by commas (default: any).")
 }
 
 func (p *PeerNotifications) validate() error {

@@ -54,7 +54,7 @@ func (r Rates) Set(text string) error {
 
 func (r Rates) bind(_, advanced *pflag.FlagSet) {
 	advanced.Var(r, "aws-rate",
-		"Client-side rate limit for a Cloud Map operation, as OPERATION=QPS/BURST. Repeatable. "+docs.URL("cost.md")+" lists the defaults.")
+		"Client-side rate limit of a Cloud Map operation, as OPERATION=QPS/BURST. Repeatable: "+docs.URL("cost.md#rates"))
 }
 
 // maxRate exceeds every quota that AWS grants.

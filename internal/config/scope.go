@@ -49,7 +49,7 @@ const allButSystem = corev1.LabelMetadataName + " notin (" + metav1.NamespaceSys
 
 func (s *Scope) bindInstances(common, _ *pflag.FlagSet) {
 	common.StringVar(&s.InstanceDNS, "instance-dns", s.InstanceDNS,
-		"DNS records of the Cloud Map services that the instance view creates in private DNS namespaces, unless the namespace's annotation says otherwise: none, auto, address (A, AAAA) or srv. Should be the same in every cluster.")
+		"DNS records of the instance view: none, auto, address (A, AAAA) or srv: "+docs.URL("instance-view.md#dns-names"))
 }
 
 func (s *Scope) bindExports(common, advanced *pflag.FlagSet) {
@@ -58,18 +58,19 @@ func (s *Scope) bindExports(common, advanced *pflag.FlagSet) {
 	common.StringVar(&s.AutoExport, "auto-export-selector", s.AutoExport,
 		"Label selector of Services for which the controller creates a ServiceExport (default: none).")
 	common.StringVar(&s.ClusterPreference, "cluster-preference", s.ClusterPreference,
-		"Clusters that clients of this cluster's exports prefer, unless the export or its namespace says otherwise: None, PreferSameCluster or PreferSameRegion (their own cluster, then their Region). Must be the same in every cluster.")
+		"Clusters that clients of the exports prefer: None, PreferSameCluster or PreferSameRegion: "+docs.URL("topology.md#clusters"))
 	advanced.StringVar(&s.ExportSlices, "export-slices", s.ExportSlices,
-		"EndpointSlices of exported Services that are exported: all, or controller: only those that the EndpointSlice controller of Kubernetes created for a Service with a selector.")
+		"EndpointSlices that are exported: all, or controller for those of Kubernetes' EndpointSlice controller only.")
 }
 
 func (s *Scope) bindImports(common, advanced *pflag.FlagSet) {
 	common.StringVar(&s.ImportNamespaces, "import-namespaces", s.ImportNamespaces,
-		"Namespaces into which services may be imported: a list of names (shop,blog) or a label selector (mcs=yes). Namespaces default, kube-*, openshift, openshift-*, cattle-* and that of the controller must be listed by name.")
+		"Namespaces into which services may be imported, in the form of --export-namespaces; system namespaces by name only: "+
+			docs.URL("security/import-policy.md#system-namespaces"))
 	common.StringVar(&s.ImportPolicy, "import-policy", s.ImportPolicy,
-		"Path of a file with the namespaces and pod networks that each cluster may export, which is read again when it changes ("+docs.URL("security/import-policy.md")+"; default: none, all are allowed).")
+		"File with the namespaces and pod networks that each cluster may export (default: all): "+docs.URL("security/import-policy.md"))
 	advanced.StringVar(&s.ImportMetadata, "import-metadata", s.ImportMetadata,
-		"Keys of exported labels and annotations that are set on ServiceImports of this cluster, such as team,example.com/*; */* for all that have a domain, none for none.")
+		"Keys of exported labels and annotations for ServiceImports, or none: "+docs.URL("security/import-policy.md#labels-and-annotations"))
 }
 
 func (s *Scope) validate() error {

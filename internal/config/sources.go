@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 )
 
 // Source is an additional registry that is only imported from.
@@ -83,9 +85,7 @@ func (s *Sources) Set(text string) error {
 
 func (s *Sources) bind(common, _ *pflag.FlagSet) {
 	common.Var(s, "import-from",
-		"Additional registry to import from, such as cloudmap,region=eu-central-1,role-arn=arn:aws:iam::111122223333:role/mcs-reader. Repeatable. "+
-			"Settings of cloudmap: name, region, endpoint, data-endpoint, role-arn, role-external-id, role-session-name, namespace-owner. "+
-			"Settings of etcd: name, endpoints (separated by semicolons), ca, cert, key, username, password-file, prefix.")
+		"Additional registry to import from, such as cloudmap,region=eu-central-1. Repeatable: "+docs.URL("accounts-and-regions.md#several-regions"))
 }
 
 // ParseSource reads a backend and its settings:

@@ -20,7 +20,7 @@ type Tracing struct {
 
 func (t *Tracing) bind(common, advanced *pflag.FlagSet) {
 	common.StringVar(&t.Endpoint, "tracing-endpoint", t.Endpoint,
-		"Host and port of an OTLP receiver for gRPC, such as otel-collector.monitoring:4317, for traces of the changes of exports. Empty is no tracing.")
+		"Host and port of an OTLP receiver for gRPC, such as otel-collector.monitoring:4317 (default: no tracing).")
 	advanced.BoolVar(&t.Insecure, "tracing-insecure", t.Insecure,
 		"Connect to --tracing-endpoint without TLS. Everyone on the network path can then read the names of the services.")
 	advanced.Float64Var(&t.SamplingRatio, "tracing-sampling-ratio", t.SamplingRatio,
