@@ -119,7 +119,7 @@ func (d *descriptions) Register(c prometheus.Collector) error {
 		if m == nil {
 			return fmt.Errorf("unreadable description %s", desc)
 		}
-		d.rows = append(d.rows, fmt.Sprintf("| `%s` | %s | %s |\n", m[1], strings.ReplaceAll(m[3], ",", ", "), m[2]))
+		d.rows = append(d.rows, fmt.Sprintf("| `%s` | %s | %s |\n", m[1], strings.ReplaceAll(m[3], ",", ", "), cell(m[2])))
 	}
 	return nil
 }

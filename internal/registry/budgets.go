@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 )
 
@@ -61,9 +62,9 @@ func newBudgetMetrics() *budgetMetrics {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("cloud_map_mcs_"+name, help, labels, nil)
 	}
-	const kinds = "by kind (exports, endpoints, ports, port-endpoints, bytes, imports) and scope (member: the cluster that uses most of it; total: all other clusters; namespace: the namespace with most imports)."
+	kinds := "by kind and scope: " + docs.URL("operations.md#where-it-shows")
 	return &budgetMetrics{
-		used:    desc("budget_used", "Used part of the budget for the exports of the other clusters, "+kinds, "scope", "kind"),
+		used:    desc("budget_used", "Use of the budget for the exports of the other clusters, "+kinds, "scope", "kind"),
 		limit:   desc("budget_limit", "Budget for the exports of the other clusters, "+kinds, "scope", "kind"),
 		excess:  desc("budget_excess_exports", "Exports of other clusters that exceed a budget: they are not imported, or an earlier version of them is."),
 		waiting: desc("budget_excess_imports", "Imports that do not exist because their namespace has as many as the budgets allow (--budget-scale)."),

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
@@ -39,11 +40,11 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "cloud_map_mcs_registry_requests_total",
-			Help: "Requests to the registry's backend, by operation and result (ok, throttled, denied, not_found, conflict, invalid, canceled, error, unknown: an error code that this version does not know).",
+			Help: "Requests to the registry, by result: ok, throttled, denied, not_found, conflict, invalid, canceled, error or unknown.",
 		}, []string{"registry", "operation", "result"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "cloud_map_mcs_registry_request_duration_seconds",
-			Help: "Duration of requests to the registry's backend, without the time spent waiting for the client-side rate limiter.",
+			Help: "Duration of requests to the registry, without the time spent waiting for the client-side rate limiter.",
 			// A local etcd answers in a millisecond; a request times out after ten seconds.
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}, []string{"registry", "operation"}),
@@ -65,39 +66,39 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		}, []string{"registry", "kind"}),
 		peerNotifications: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "cloud_map_mcs_registry_peer_notifications_total",
-			Help: "Peer notifications between clusters, by direction (sent, received) and result (ok, error; received also bad_mac, limited, malformed, other_clusterset, oversize, replayed, unknown_peer, wrong_clock).",
+			Help: "Peer notifications, by direction (sent, received) and result: " + docs.URL("operations.md#checking-that-they-arrive"),
 		}, []string{"registry", "direction", "result"}),
 		pollInterval: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "cloud_map_mcs_registry_poll_interval_seconds",
-			Help: "Interval between polls of the registry while nothing changes. It is short while peer notifications from some cluster do not arrive.",
+			Help: "Interval between polls of the registry while nothing changes: short while some peer notifications do not arrive.",
 		}, []string{"registry"}),
 		omitted: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "cloud_map_mcs_registry_omitted_instances",
-			Help: "Endpoints that the instance view omits, by reason: collision (another owner has the instance ID), limit (1,000 instances per service), refused (AWS Cloud Map rejects the instance), failed (the service cannot be written, for example because of a quota, or AWS has accepted the write of an instance and not carried it out).",
+			Help: "Endpoints that the instance view omits, by reason: " + docs.URL("instance-view.md#endpoints-that-are-not-shown"),
 		}, []string{"registry", "reason"}),
 		pending: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "cloud_map_mcs_registry_pending",
-			Help: "Objects that wait to be written to the registry, by kind (exports on etcd; pages and services of the instance view on AWS Cloud Map).",
+			Help: "Objects that wait to be written to the registry, by kind: exports, pages, or services of the instance view.",
 		}, []string{"registry", "kind"}),
 		limitUsed: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "cloud_map_mcs_registry_limit_used_ratio",
-			Help: "Used share of a limit of the registry, from 0 to 1, by limit: namespace (instances of all clusters in namespace mcs.<clusterset>, of --aws-instances-per-namespace), catalog (instances of this cluster's catalog, of 960), page (parts of this cluster's largest page, of 256), members (clusters of the clusterset, of the 1,000 that one response holds), storage (database of the fullest etcd member, of its --quota-backend-bytes).",
+			Help: "Used share of a limit of the registry, from 0 to 1, by limit: " + docs.URL("runbooks/CloudMapMCSNearLimit.md"),
 		}, []string{"registry", "limit"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "cloud_map_mcs_registry_records_refused_total",
-			Help: "Records under the ID of another cluster that were refused, because their signature is missing or does not verify. They change no import.",
+			Help: "Records under the ID of another cluster that were refused, because their signature is missing or does not verify.",
 		}, []string{"registry"}),
 	}
 	m.keyChanges = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "cloud_map_mcs_registry_key_changes_total",
-		Help: "Changes of the keys of other clusters, by reason: succession (the previous key has signed the new one), farewell (the cluster had left), forgotten and administrator (kubectl mcs forget, trust), registry (the registry proves the key).",
+		Help: "Changes of the keys of other clusters, by reason: " + docs.URL("runbooks/CloudMapMCSKeyChanged.md"),
 	}, []string{"reason"})
 	for _, reason := range trust.Reasons {
 		m.keyChanges.WithLabelValues(string(reason)) // 0, so that the first change is an increase
 	}
 	m.mapped = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "cloud_map_mcs_mapped_services",
-		Help: "Services of --cloud-map-services, by state: ok, unread (not read yet, or over budget), failing (the last read failed), stale (reads have failed for --stale-after).",
+		Help: "Services of --cloud-map-services, by state: " + docs.URL("ecs-ec2-lambda.md#failures"),
 	}, []string{"state"})
 	m.budgets = newBudgetMetrics()
 	for _, c := range []prometheus.Collector{

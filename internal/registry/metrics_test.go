@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
@@ -53,16 +54,16 @@ func TestMetrics(t *testing.T) {
 # TYPE cloud_map_mcs_registry_changes_total counter
 cloud_map_mcs_registry_changes_total{operation="publish",registry="memory",result="invalid"} 1
 cloud_map_mcs_registry_changes_total{operation="publish",registry="memory",result="ok"} 1
-# HELP cloud_map_mcs_registry_limit_used_ratio Used share of a limit of the registry, from 0 to 1, by limit: namespace (instances of all clusters in namespace mcs.<clusterset>, of --aws-instances-per-namespace), catalog (instances of this cluster's catalog, of 960), page (parts of this cluster's largest page, of 256), members (clusters of the clusterset, of the 1,000 that one response holds), storage (database of the fullest etcd member, of its --quota-backend-bytes).
+# HELP cloud_map_mcs_registry_limit_used_ratio Used share of a limit of the registry, from 0 to 1, by limit: ` + docs.URL("runbooks/CloudMapMCSNearLimit.md") + `
 # TYPE cloud_map_mcs_registry_limit_used_ratio gauge
 cloud_map_mcs_registry_limit_used_ratio{limit="page",registry="memory"} 0.25
-# HELP cloud_map_mcs_registry_pending Objects that wait to be written to the registry, by kind (exports on etcd; pages and services of the instance view on AWS Cloud Map).
+# HELP cloud_map_mcs_registry_pending Objects that wait to be written to the registry, by kind: exports, pages, or services of the instance view.
 # TYPE cloud_map_mcs_registry_pending gauge
 cloud_map_mcs_registry_pending{kind="pages",registry="memory"} 2
 # HELP cloud_map_mcs_registry_request_limit Client-side rate limit in requests per second, by operation. It decreases when the backend throttles, and recovers.
 # TYPE cloud_map_mcs_registry_request_limit gauge
 cloud_map_mcs_registry_request_limit{operation="Read",registry="memory"} 50
-# HELP cloud_map_mcs_registry_requests_total Requests to the registry's backend, by operation and result (ok, throttled, denied, not_found, conflict, invalid, canceled, error, unknown: an error code that this version does not know).
+# HELP cloud_map_mcs_registry_requests_total Requests to the registry, by result: ok, throttled, denied, not_found, conflict, invalid, canceled, error or unknown.
 # TYPE cloud_map_mcs_registry_requests_total counter
 cloud_map_mcs_registry_requests_total{operation="Read",registry="memory",result="ok"} 1
 cloud_map_mcs_registry_requests_total{operation="Read",registry="memory",result="throttled"} 1
@@ -120,7 +121,7 @@ func TestCountRefusedRecord(t *testing.T) {
 		t.Errorf("%d series before the first refused record (%v), want 1", n, err)
 	}
 	metrics.CountRefusedRecord("memory")
-	want := "# HELP " + name + " Records under the ID of another cluster that were refused, because their signature is missing or does not verify. They change no import.\n" +
+	want := "# HELP " + name + " Records under the ID of another cluster that were refused, because their signature is missing or does not verify.\n" +
 		"# TYPE " + name + " counter\n" + name + `{registry="memory"} 1` + "\n"
 	if err := testutil.GatherAndCompare(gatherer, strings.NewReader(want), name); err != nil {
 		t.Error(err)

@@ -149,7 +149,7 @@ func TestGuard_FollowsFile(t *testing.T) {
 		if *requeued != step.requeued || !g.IsReady() {
 			t.Errorf("%s: requeued %d times, want %d", step.name, *requeued, step.requeued)
 		}
-		want := "# HELP cloud_map_mcs_import_policy_valid Whether the file of --import-policy is valid and in use: 1, or 0 if the previous policy, or none, is in use. Absent without --import-policy.\n" +
+		want := "# HELP cloud_map_mcs_import_policy_valid Whether the file of --import-policy is valid and in use: 1 or 0. Absent without --import-policy.\n" +
 			"# TYPE cloud_map_mcs_import_policy_valid gauge\ncloud_map_mcs_import_policy_valid " + step.metric + "\n"
 		if err := testutil.GatherAndCompare(registerer, strings.NewReader(want), "cloud_map_mcs_import_policy_valid"); err != nil {
 			t.Errorf("%s: %v", step.name, err)

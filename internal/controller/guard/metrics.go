@@ -18,9 +18,9 @@ func RegisterMetrics(registerer prometheus.Registerer, g *Guard) error {
 	return registerer.Register(&collector{
 		guard: g,
 		valid: prometheus.NewDesc("cloud_map_mcs_import_policy_valid",
-			"Whether the file of --import-policy is valid and in use: 1, or 0 if the previous policy, or none, is in use. Absent without --import-policy.", nil, nil),
+			"Whether the file of --import-policy is valid and in use: 1 or 0. Absent without --import-policy.", nil, nil),
 		refused: prometheus.NewDesc("cloud_map_mcs_exports_refused",
-			"Exports of other clusters that this cluster refuses wholly or in part, by source cluster and reason (condition Refused of the ServiceImport).",
+			"Exports of other clusters that are refused wholly or in part, by source cluster and reason of condition Refused.",
 			[]string{"source_cluster", "reason"}, nil),
 	})
 }

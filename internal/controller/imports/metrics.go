@@ -29,14 +29,14 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	}
 	m := &Metrics{measured: map[string]bool{}, propagation: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "cloud_map_mcs_propagation_seconds",
-		Help: "Time from a change in its source cluster until an imported EndpointSlice shows it here, by source cluster. Measured with the clocks of both clusters, so their difference is part of it; never below 0.",
+		Help: "Time from a change in its source cluster until an imported EndpointSlice shows it, by the clocks of both clusters.",
 		// From one registry poll (1 s) and less up to the 20 s that the conformance suite allows,
 		// and beyond.
 		Buckets: []float64{.1, .25, .5, 1, 1.5, 2, 3, 5, 10, 20, 60},
 	}, []string{"source_cluster"})}
 	m.selections = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "cloud_map_mcs_cluster_selection_changes_total",
-		Help: "Changes of the clusters that serve an import because of its cluster selectors, by the new reason of condition ClusterSelection.",
+		Help: "Changes of the clusters that serve an import by its selectors, by the new reason of condition ClusterSelection.",
 	}, []string{"reason"})
 	for _, reason := range []string{mcs.SelectionReasonFirst, mcs.SelectionReasonLater, mcs.SelectionReasonAll} {
 		m.selections.WithLabelValues(reason)

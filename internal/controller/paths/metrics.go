@@ -16,7 +16,7 @@ func newMetrics() *metrics {
 	m := &metrics{
 		probes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "cloud_map_mcs_path_probes_total",
-			Help: "Connections to pods of other clusters that test the path, by target (controller, endpoint) and result (reached, unreached, error).",
+			Help: "Test connections to pods of other clusters, by target (controller, endpoint) and result (reached, unreached, error).",
 		}, []string{"target", "result"}),
 		unreachable: prometheus.NewDesc("cloud_map_mcs_member_unreachable",
 			"Whether pods of this cluster cannot reach the pods of another cluster: 1 or 0. Absent while that is not known.", []string{"member"}, nil),

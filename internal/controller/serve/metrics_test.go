@@ -53,7 +53,7 @@ cloud_map_mcs_exports{state="pending"} 1
 # HELP cloud_map_mcs_exports_in_conflict ServiceExports in this cluster whose condition Conflict is True.
 # TYPE cloud_map_mcs_exports_in_conflict gauge
 cloud_map_mcs_exports_in_conflict 1
-# HELP cloud_map_mcs_identity_missing Whether this cluster keeps an identity that its ClusterProperties and flags do not have any more: 1 or 0. It leaves after --leave-after.
+# HELP cloud_map_mcs_identity_missing Whether this cluster keeps an identity that its ClusterProperties and flags do not have any more: 1 or 0.
 # TYPE cloud_map_mcs_identity_missing gauge
 cloud_map_mcs_identity_missing 1
 # HELP cloud_map_mcs_imported_endpoints Endpoints in imported EndpointSlices, by source cluster.
@@ -66,7 +66,7 @@ cloud_map_mcs_imports 1
 # HELP cloud_map_mcs_member Whether this replica is the leader and its cluster is a member of a clusterset: 1 or 0.
 # TYPE cloud_map_mcs_member gauge
 cloud_map_mcs_member 1
-# HELP cloud_map_mcs_member_drained_ratio Part of the endpoints of a cluster, this one included, that other clusters do not use because it is drained: 0 to 1. Drains of single services do not count.
+# HELP cloud_map_mcs_member_drained_ratio Part of the endpoints of a cluster, this one included, that others do not use because the cluster is drained: 0 to 1.
 # TYPE cloud_map_mcs_member_drained_ratio gauge
 cloud_map_mcs_member_drained_ratio{member="cls1"} 0
 cloud_map_mcs_member_drained_ratio{member="cls2"} 0.3
@@ -75,7 +75,7 @@ cloud_map_mcs_member_drained_ratio{member="cls3"} 0
 # TYPE cloud_map_mcs_member_stale gauge
 cloud_map_mcs_member_stale{member="cls2"} 0
 cloud_map_mcs_member_stale{member="cls3"} 1
-# HELP cloud_map_mcs_members_refused Clusters of the clusterset, this one included, under whose IDs the registry has records that are refused, because the cluster has not signed them. In the cluster itself it counts for an hour after its own record has replaced the refused one.
+# HELP cloud_map_mcs_members_refused Clusters, this one included, under whose IDs the registry has, or had, records that they have not signed.
 # TYPE cloud_map_mcs_members_refused gauge
 cloud_map_mcs_members_refused 1
 # HELP cloud_map_mcs_registry_members Clusters of the clusterset, this one included, by state (ok, problem, stale).
@@ -83,7 +83,7 @@ cloud_map_mcs_members_refused 1
 cloud_map_mcs_registry_members{state="ok"} 1
 cloud_map_mcs_registry_members{state="problem"} 1
 cloud_map_mcs_registry_members{state="stale"} 1
-# HELP cloud_map_mcs_registry_up Whether reading and writing the registry work, by direction (read, write): 1 or 0. With a duplicate cluster ID, writing does not work.
+# HELP cloud_map_mcs_registry_up Whether reading and writing the registry work, by direction (read, write): 1 or 0.
 # TYPE cloud_map_mcs_registry_up gauge
 cloud_map_mcs_registry_up{direction="read"} 0
 cloud_map_mcs_registry_up{direction="write"} 1
