@@ -2,8 +2,10 @@ package main
 
 import (
 	"math"
+	"regexp"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 func TestInsertFigures(t *testing.T) {
@@ -35,6 +37,30 @@ func TestInsertFigures(t *testing.T) {
 	f.texts["unused"] = ""
 	if err := f.checkUsed(); err == nil {
 		t.Error("no error for a figure that no page contains")
+	}
+}
+
+// TestDescriptions checks that the descriptions of flags, chart values and metrics are one line,
+// besides the name of a flag and the link to a page.
+func TestDescriptions(t *testing.T) {
+	const limit = 120
+	t.Chdir("../..")
+	row := regexp.MustCompile("(?m)^\\| (`[^`]+`) \\| .* \\| (.*) \\|$")
+	aside := regexp.MustCompile(`\s*(\(--[a-z-]+\)|\[[^]]+\]\([^)]+\))`)
+	for path, generate := range pages {
+		page, err := generate()
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows := row.FindAllStringSubmatch(page, -1)
+		if len(rows) == 0 {
+			t.Errorf("%s has no rows", path)
+		}
+		for _, m := range rows {
+			if text := aside.ReplaceAllString(m[2], ""); utf8.RuneCountInString(text) > limit {
+				t.Errorf("%s: the description of %s has %d characters, want at most %d: move details to a page of docs, and link it\n%s", path, m[1], utf8.RuneCountInString(text), limit, text)
+			}
+		}
 	}
 }
 
