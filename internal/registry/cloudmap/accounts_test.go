@@ -176,11 +176,11 @@ func TestSharedPolicySuffices(t *testing.T) {
 	}
 }
 
-// TestConformanceInASharedNamespace: for a cluster whose account is not the namespace's, all is the
+// TestContractInASharedNamespace: for a cluster whose account is not the namespace's, all is the
 // same.
-func TestConformanceInASharedNamespace(t *testing.T) {
+func TestContractInASharedNamespace(t *testing.T) {
 	if testing.Short() {
-		t.Skip("CI runs TestConformance and TestConformanceUnderIAM: NIGHTLY=1 runs this one too")
+		t.Skip("CI runs TestContract and TestContractUnderIAM: NIGHTLY=1 runs this one too")
 	}
 	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
 		c := sharedCloud(t, underSharedPolicy(t, twoAccounts()), "set1", "set2")

@@ -103,8 +103,8 @@ func (c *cloud) denials(t *testing.T) map[string]int {
 	return denied
 }
 
-// TestConformanceUnderIAM is the whole contract with no more rights than docs/iam.md gives.
-func TestConformanceUnderIAM(t *testing.T) {
+// TestContractUnderIAM is the whole contract with no more rights than docs/iam.md gives.
+func TestContractUnderIAM(t *testing.T) {
 	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
 		return backend(startGuarded(t, cloudmaplocal.Options{Unthrottled: true}, joinPolicies), fast)
 	})

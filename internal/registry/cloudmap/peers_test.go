@@ -140,11 +140,11 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// TestConformanceWithPeerNotifications polls so seldom that only peer notifications bring changes
+// TestContractWithPeerNotifications polls so seldom that only peer notifications bring changes
 // in time. Reads are late, as they are.
-func TestConformanceWithPeerNotifications(t *testing.T) {
+func TestContractWithPeerNotifications(t *testing.T) {
 	if testing.Short() {
-		t.Skip("CI runs TestConformance and TestConformanceUnderIAM: NIGHTLY=1 runs this one too")
+		t.Skip("CI runs TestContract and TestContractUnderIAM: NIGHTLY=1 runs this one too")
 	}
 	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
 		udp := newNetwork()

@@ -15,7 +15,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
-func TestConformance(t *testing.T) {
+func TestContract(t *testing.T) {
 	registrytest.Run(t, func(*testing.T) registrytest.Backend {
 		hub := memory.NewHub()
 		hub.SetStaleAfter(time.Second)

@@ -20,22 +20,22 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestConformance: with a second registry that is empty, the first one behaves as it does alone.
-func TestConformance(t *testing.T) {
-	testConformance(t, func(identity mcs.Identity) registry.Registry { return memory.NewHub().Reader(identity) })
+// TestContract: with a second registry that is empty, the first one behaves as it does alone.
+func TestContract(t *testing.T) {
+	testContract(t, func(identity mcs.Identity) registry.Registry { return memory.NewHub().Reader(identity) })
 }
 
-// TestConformanceWithUnreachableSource: a second registry that cannot be read delays only the
+// TestContractWithUnreachableSource: a second registry that cannot be read delays only the
 // removal of imports, which is decided elsewhere.
-func TestConformanceWithUnreachableSource(t *testing.T) {
-	testConformance(t, func(identity mcs.Identity) registry.Registry {
+func TestContractWithUnreachableSource(t *testing.T) {
+	testContract(t, func(identity mcs.Identity) registry.Registry {
 		hub := memory.NewHub()
 		hub.SetError(errors.New("the other hub is down"))
 		return hub.Reader(identity)
 	})
 }
 
-func testConformance(t *testing.T, other func(mcs.Identity) registry.Registry) {
+func testContract(t *testing.T, other func(mcs.Identity) registry.Registry) {
 	registrytest.Run(t, func(*testing.T) registrytest.Backend {
 		hub := memory.NewHub()
 		hub.SetStaleAfter(time.Second) // a farewell that is the first record counts after that

@@ -11,9 +11,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
-// TestConformance runs against a real etcd with TLS. Each cluster has a user that may write below
+// TestContract runs against a real etcd with TLS. Each cluster has a user that may write below
 // its own prefix only, and tokens expire every three seconds.
-func TestConformance(t *testing.T) {
+func TestContract(t *testing.T) {
 	c := shared(t)
 	registrytest.Run(t, func(t *testing.T) registrytest.Backend { return newTestStore(t, c).backend() })
 }

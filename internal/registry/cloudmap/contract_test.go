@@ -14,7 +14,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-func TestConformance(t *testing.T) {
+func TestContract(t *testing.T) {
 	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
 		b := backend(startCloud(t, cloudmaplocal.Options{Unthrottled: true}), fast)
 		b.IsVariant = false
@@ -22,9 +22,9 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-func TestConformanceWithInstanceView(t *testing.T) {
+func TestContractWithInstanceView(t *testing.T) {
 	if testing.Short() {
-		t.Skip("CI runs TestConformance and TestConformanceUnderIAM: NIGHTLY=1 runs this one too")
+		t.Skip("CI runs TestContract and TestContractUnderIAM: NIGHTLY=1 runs this one too")
 	}
 	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
 		return backend(startCloud(t, cloudmaplocal.Options{Unthrottled: true, InstancesPerNamespace: 30_000}), func(identity mcs.Identity) Config {
@@ -35,11 +35,11 @@ func TestConformanceWithInstanceView(t *testing.T) {
 	})
 }
 
-// TestConformanceWhenReadsAreLate is Cloud Map as it is: what was written shows half a second
+// TestContractWhenReadsAreLate is Cloud Map as it is: what was written shows half a second
 // later.
-func TestConformanceWhenReadsAreLate(t *testing.T) {
+func TestContractWhenReadsAreLate(t *testing.T) {
 	if testing.Short() {
-		t.Skip("CI runs TestConformance and TestConformanceUnderIAM: NIGHTLY=1 runs this one too")
+		t.Skip("CI runs TestContract and TestContractUnderIAM: NIGHTLY=1 runs this one too")
 	}
 	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
 		b := backend(startCloud(t, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)}), func(identity mcs.Identity) Config {
@@ -52,10 +52,10 @@ func TestConformanceWhenReadsAreLate(t *testing.T) {
 	})
 }
 
-// TestConformancePessimistic has the shipped policies and the worst behaviors that are plausible of
+// TestContractPessimistic has the shipped policies and the worst behaviors that are plausible of
 // AWS, with a tenth of their delays, as the intervals of the test are a tenth of those of users.
 // TestPessimistic has the hosts of AWS.
-func TestConformancePessimistic(t *testing.T) {
+func TestContractPessimistic(t *testing.T) {
 	if testing.Short() {
 		t.Skip("CI runs TestPessimistic: NIGHTLY=1 runs this one too")
 	}
@@ -83,10 +83,10 @@ func TestConformancePessimistic(t *testing.T) {
 	})
 }
 
-// TestConformanceThrottled has AWS's limits, shared by all clusters of the test.
-func TestConformanceThrottled(t *testing.T) {
+// TestContractThrottled has AWS's limits, shared by all clusters of the test.
+func TestContractThrottled(t *testing.T) {
 	if testing.Short() {
-		t.Skip("CI runs TestConformance and TestConformanceUnderIAM: NIGHTLY=1 runs this one too")
+		t.Skip("CI runs TestContract and TestContractUnderIAM: NIGHTLY=1 runs this one too")
 	}
 	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
 		b := backend(startCloud(t, cloudmaplocal.Options{}), fast)

@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// TestConformance calls every operation with the SDK and fails if it misses one.
-func TestConformance(t *testing.T) {
+// TestEveryOperation calls every operation with the SDK and fails if it misses one.
+func TestEveryOperation(t *testing.T) {
 	w := newTestServer(t, Options{})
 	scenarios := map[string]func(*testing.T, *testServer){
 		"HTTP namespace":   testHTTPNamespace,
