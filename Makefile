@@ -192,6 +192,23 @@ gateway: build bin/traefik ## Split traffic between real clusters by the weights
 	  --entrypoint /traefik --platform $(HOST)=bin/traefik
 	E2E=1 GATEWAY=1 go test -count=1 -timeout 20m -v ./test/e2e -run '^TestGateway$$' $(DOWN)
 
+# The image of the servers of the conformance suite, under the name that it uses: Debian's socat, and busybox as the shell. That of its clients is in the testbed.
+dist/socat.tar: build
+	@mkdir -p dist
+	missing=; for p in socat busybox; do command -v $$p >/dev/null || missing="$$missing $${p/busybox/busybox-static}"; done; \
+	  [ -z "$$missing" ] || { apt-get update -q && apt-get install -y -q --no-install-recommends $$missing; }
+	socat=$$(command -v socat) && bin/oci-image --out $@ --ref alpine/socat:1.7.4.4 --user 0:0 --entrypoint /bin/sh --platform $(HOST)="$$(command -v busybox)" \
+	  --file "$$socat=/usr/bin/socat" $$(ldd "$$socat" | grep -o '/[^ ]*' | sed 's/.*/--file &=&/')
+
+# Not part of make test: the suite is not in this repository. SUITE is a checkout of kubernetes-sigs/mcs-api with the compiled tests of its folder conformance.
+.PHONY: conformance
+conformance: ## Run the conformance suite of the checkout SUITE of mcs-api, compiled there, and write its reports into dist/conformance (root; REGISTRY=etcd, STACK=ipv4 pick)
+	@[ -x "$(abspath $(SUITE))/conformance/conformance.test" ] || { echo "set SUITE to a checkout of kubernetes-sigs/mcs-api with its compiled suite, conformance/conformance.test" >&2; exit 1; }
+	$(MAKE) --no-print-directory dist/socat.tar image PLATFORMS=$(HOST)
+	failed=; for registry in $(or $(REGISTRY),cloudmap etcd); do for stack in $(or $(STACK),ipv4 dual-stack); do ( \
+	  export E2E=1 E2E_TESTBED=$$([ $$stack = ipv4 ] || echo --$$stack) REGISTRY=$$registry SUITE="$(abspath $(SUITE))" VERSION=$(or $(TAG),$(VERSION)-$$(git rev-parse --short HEAD)); \
+	  go test -count=1 -timeout 40m -v ./test/e2e -run '^TestConformance$$' $(DOWN) ) || failed=1; done; done; [ -z "$$failed" ]
+
 # Not part of make test: waits for an alert, and needs Debian's Prometheus and Chromium.
 .PHONY: monitoring
 monitoring: build ## Run the dashboard's queries and an alert in a real Prometheus, which it installs (root; PICTURES=1 writes the pictures of the docs)
