@@ -645,11 +645,11 @@ func (c *catalogs) prove(now time.Time, cluster *catalog, r format.Member, chang
 	}
 }
 
-// copyDue reports whether the copy of a cluster's record has to be read: the record in service
+// isCopyDue reports whether the copy of a cluster's record has to be read: the record in service
 // members is missing or not valid, or a key has to be proven.
-func (c *catalogs) copyDue(now time.Time, id string, cluster *catalog) bool {
-	isDue := cluster.isMissing && !cluster.left || cluster.unproven != nil
-	return isDue && !now.Before(cluster.copyAt)
+func (c *catalog) isCopyDue(now time.Time) bool {
+	isNeeded := c.isMissing && !c.left || c.unproven != nil
+	return isNeeded && !now.Before(c.copyAt)
 }
 
 // isSynced reports whether lookups have an answer: all members were read, and each catalog that has

@@ -529,7 +529,7 @@ func TestFarewellAsFirstRecord(t *testing.T) {
 // reads returns the pages of cls2's catalog that cls1 would read.
 func (s *story) reads() (reads []string) {
 	for id, cluster := range s.catalogs.clusters {
-		if id != "cls1" && s.catalogs.copyDue(s.now, id, cluster) {
+		if id != "cls1" && cluster.isCopyDue(s.now) {
 			reads = append(reads, id+" record")
 		}
 		for _, page := range cluster.unreadPages(s.now) {

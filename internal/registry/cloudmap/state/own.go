@@ -226,7 +226,7 @@ func (o *ownCatalog) behind(now time.Time) bool {
 // failed records that a page could not be read.
 func (o *ownCatalog) failed(now time.Time, page int, reason error) {
 	o.pages[page].trouble = reason.Error()
-	o.pages[page].retry.failed(now, o.poll)
+	o.pages[page].failed(now, o.poll)
 }
 
 // observePage takes in a read of a page. Only a whole generation counts, and only if it is the

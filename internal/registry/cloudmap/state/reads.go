@@ -205,7 +205,7 @@ func (s *Reads) isUnknown(id string) bool {
 // readOf returns the read of a cluster's catalog that is due. The caller holds s.mu.
 func (s *Reads) readOf(now time.Time, cluster *catalog) CatalogRead {
 	cluster.findRoom()
-	return CatalogRead{ClusterID: cluster.id, Pages: cluster.unreadPages(now), Record: s.catalogs.copyDue(now, cluster.id, cluster)}
+	return CatalogRead{ClusterID: cluster.id, Pages: cluster.unreadPages(now), Record: cluster.isCopyDue(now)}
 }
 
 // ObserveCatalog records a read of a catalog: the copy of the record, and the pages that have to be

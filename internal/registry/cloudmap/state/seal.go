@@ -154,6 +154,18 @@ func (c *catalogs) tagsDueAt(id string, s seal) time.Time {
 	return c.unsealedAt.Add(unsealedInterval)
 }
 
+// seals yields the seals of the members' catalogs, with the IDs of the clusters.
+func (c *catalogs) seals(yield func(id string, s *seal) bool) {
+	if c.own.hasRecord && !yield(c.identity.ClusterID, &c.own.seal) {
+		return
+	}
+	for id, cluster := range c.clusters {
+		if cluster.hasRecord && !cluster.left && !yield(id, &cluster.seal) {
+			return
+		}
+	}
+}
+
 // tagsForUsers returns the cluster whose tags have to be read for users, the one whose last read is
 // the longest ago, with the number of clusters; "" if none is due. Clusters that start together
 // spread their first lists.
@@ -162,18 +174,10 @@ func (c *catalogs) tagsForUsers(now time.Time) (id string, clusters int) {
 		return "", 0
 	}
 	var last time.Time
-	consider := func(candidate string, s seal) {
+	for candidate, s := range c.seals {
 		clusters++
-		if !c.tagsDueAt(candidate, s).After(now) && (id == "" || s.readAt.Before(last) || s.readAt.Equal(last) && candidate < id) {
+		if !c.tagsDueAt(candidate, *s).After(now) && (id == "" || s.readAt.Before(last) || s.readAt.Equal(last) && candidate < id) {
 			id, last = candidate, s.readAt
-		}
-	}
-	if c.own.hasRecord {
-		consider(c.identity.ClusterID, c.own.seal)
-	}
-	for candidate, cluster := range c.clusters {
-		if cluster.hasRecord && !cluster.left {
-			consider(candidate, cluster.seal)
 		}
 	}
 	if c.nextTags.IsZero() {

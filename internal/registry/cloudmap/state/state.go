@@ -168,19 +168,24 @@ func (s *State) Receivers(own peernotify.Contact) (receivers []peernotify.Receiv
 func (s *State) Peers(now time.Time) (peers []peernotify.Peer, urgent bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	own, isBehind := s.shown(), s.shown().behind(now)
+	id, own, isBehind := s.cfg.Identity.ClusterID, s.shown(), s.shown().behind(now)
 	urgent = !s.contact.Address.IsValid() || s.claim.state != Held || s.outbox.unconfirmed() || isBehind
-	if id := s.cfg.Identity.ClusterID; s.claim.state == Held && own.hasRecord && !s.catalogs.liveness.IsStale(id) {
+	if s.claim.state == Held && own.hasRecord && !s.catalogs.liveness.IsStale(id) {
 		peers = append(peers, peerOf(id, &own.record, isBehind))
 	}
 	for id, cluster := range s.catalogs.clusters {
 		isBehind := cluster.behind(now)
-		urgent = urgent || cluster.unproven != nil && cluster.copyFailures <= eagerRetries || cluster.isReturning || isBehind
+		urgent = urgent || isBehind || cluster.isWaiting()
 		if s.catalogs.live(id) {
 			peers = append(peers, peerOf(id, &cluster.record, isBehind))
 		}
 	}
 	return peers, urgent
+}
+
+// isWaiting reports whether the next read may show the key of the cluster, or its return.
+func (c *catalog) isWaiting() bool {
+	return c.unproven != nil && c.copyFailures <= eagerRetries || c.isReturning
 }
 
 // peerOf returns a cluster as its record has it.

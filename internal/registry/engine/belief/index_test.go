@@ -71,7 +71,7 @@ func (w *indexWorld) event() Event {
 func (w *indexWorld) record(id string) Record {
 	w.times[id] += int64(w.IntN(4) - 1)
 	r := Record{Cluster: id, Key: []trust.Key{key1, key1, key1, key2}[w.IntN(4)], Succession: "signed", At: at(w.times[id]), Farewell: w.IntN(8) == 0}
-	m := ByUnit{Digests: map[UnitName]string{}, Unwritten: map[UnitName]bool{}, Has: func(unit UnitName, namespace string) bool { return namespace != "ns-2" }}
+	m := ByUnit{Digests: map[UnitName]string{}, Unwritten: map[UnitName]bool{}, Has: func(_ UnitName, namespace string) bool { return namespace != "ns-2" }}
 	for unit := range 2 {
 		name := w.s.cfg.UnitOf(indexKey(unit, 0))
 		switch w.IntN(4) {
