@@ -2,7 +2,8 @@
 // each cluster, the claim of the own cluster ID, and the own pages to write. It decides what to
 // read and to write, and does no I/O: package cloudmap makes the requests and records the results.
 //
-// claim.go, catalogs.go, draft.go and outbox.go are plain data without locks and clocks. shared.go
+// catalogs.go has the other clusters and own.go the own records as they were read, claim.go the
+// claim, draft.go and outbox.go the pages to write: plain data without locks and clocks. shared.go
 // holds them under one mutex. reads.go and writes.go have the decisions about reads and writes, and
 // state.go answers lookups.
 package state

@@ -2,7 +2,6 @@ package state
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -325,7 +324,7 @@ func (o *ownCatalog) withdrew(page int, exists bool, found format.Page, err erro
 // exported yields the keys of the exports that the registry shows of this cluster.
 func (o *ownCatalog) exported(yield func(mcs.Key) bool) {
 	for i := range o.pages {
-		for key := range maps.Keys(o.pages[i].exports) {
+		for key := range o.pages[i].exports {
 			if !yield(key) {
 				return
 			}

@@ -1,7 +1,6 @@
 package belief
 
 import (
-	"maps"
 	"slices"
 	"strings"
 
@@ -76,7 +75,7 @@ func (c *Content) named(yield func(mcs.Key) bool) {
 		}
 	}
 	for _, others := range []map[mcs.Key]bool{c.Unusable, c.Ignored} {
-		for key := range maps.Keys(others) {
+		for key := range others {
 			if !yield(key) {
 				return
 			}
