@@ -297,6 +297,59 @@ func TestEveryStatementIsNeeded(t *testing.T) {
 	}
 }
 
+// TestDeletedIsNotDenied makes each request that names a resource by its ID for one that another
+// cluster has deleted. IAM denies them, since the policies go by tags, and the client reports that
+// the resource does not exist. One that exists without the tags stays denied.
+func TestDeletedIsNotDenied(t *testing.T) {
+	c := startGuarded(t, cloudmaplocal.Options{Unthrottled: true}, viewPolicies)
+	guarded := c.clientFor(t, withKey(keyFor(cls1)))
+	create := func(name string, identity mcs.Identity) (api.Namespace, api.Service) {
+		in, err := c.client.CreateNamespace(t.Context(), name, identity, api.PartView)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := c.client.CreateService(t.Context(), in, "web", identity, api.PartView)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return in, s
+	}
+	requests := func(in api.Namespace, s api.Service) map[string]error {
+		ctx, failed := t.Context(), map[string]error{}
+		_, failed["GetNamespace"] = guarded.GetNamespace(ctx, in.ID)
+		_, failed["GetService"] = guarded.GetService(ctx, s.ID)
+		_, failed["CreateService"] = guarded.CreateService(ctx, in, "web", cls1, api.PartView)
+		_, failed["ListInstances"] = guarded.ListInstances(ctx, s)
+		_, failed["RegisterInstance"] = guarded.RegisterInstance(ctx, s.ID, api.Instance{ID: "a", Attributes: map[string]string{"A": "b"}})
+		failed["UpdateInstanceCustomHealthStatus"] = guarded.SetHealth(ctx, s.ID, "a", api.HealthHealthy)
+		return failed
+	}
+	in, s := create("shop", cls1)
+	if _, err := guarded.ListServices(t.Context(), in); err != nil { // as every controller has done
+		t.Fatal(err)
+	}
+	if err := errors.Join(c.client.DeleteService(t.Context(), s), c.client.DeleteNamespace(t.Context(), in)); err != nil {
+		t.Fatal(err)
+	}
+	for operation, err := range requests(in, s) {
+		if !api.IsNotFound(err) {
+			t.Errorf("%s after the deletion: %v, want that the resource does not exist", operation, err)
+		}
+	}
+	for operation, err := range map[string]error{
+		"DeregisterInstance": guarded.DeregisterInstance(t.Context(), s.ID, "a"),
+		"DeleteService":      guarded.DeleteService(t.Context(), s),
+		"DeleteNamespace":    guarded.DeleteNamespace(t.Context(), in),
+	} {
+		if err != nil {
+			t.Errorf("%s after the deletion: %v, want nothing to do", operation, err)
+		}
+	}
+	for operation, err := range requests(create("others", mcs.Identity{ClusterID: "x", ClusterSetID: "x"})) {
+		wantDenied(t, operation, err)
+	}
+}
+
 // wantDenied fails the test unless a request was denied.
 func wantDenied(t *testing.T, what string, err error) {
 	t.Helper()

@@ -82,6 +82,7 @@ type Client struct {
 	limiters map[string]*rateLimiter
 	unknown  *unknownAnswers
 	names    *namespaceNames
+	arns     *arns
 	metrics  *registry.Metrics
 	// owner is the account that shares its namespaces, "" for the own account.
 	owner string
@@ -118,7 +119,7 @@ func NewClient(ctx context.Context, cfg Config) (*Client, error) {
 			o.APIOptions = append(o.APIOptions, withoutHostPrefix)
 		}
 	})
-	c := &Client{priority: PriorityNormal, name: cmp.Or(cfg.Name, DefaultName), sdk: sdk, data: data, limiters: map[string]*rateLimiter{}, names: &namespaceNames{log: cfg.Logger}, unknown: &unknownAnswers{log: cfg.Logger, first: map[unknownAnswer]string{}}, metrics: cfg.Metrics, owner: cfg.NamespaceOwner}
+	c := &Client{priority: PriorityNormal, name: cmp.Or(cfg.Name, DefaultName), sdk: sdk, data: data, limiters: map[string]*rateLimiter{}, names: &namespaceNames{log: cfg.Logger}, arns: &arns{}, unknown: &unknownAnswers{log: cfg.Logger, first: map[unknownAnswer]string{}}, metrics: cfg.Metrics, owner: cfg.NamespaceOwner}
 	standard := DefaultRates()
 	rates := maps.Clone(standard)
 	maps.Copy(rates, cfg.Rates)
@@ -175,18 +176,24 @@ var errTimeout = fmt.Errorf("no answer within %v", RequestTimeout)
 // error.
 func call[In, Out any](ctx context.Context, c *Client, operation string,
 	do func(context.Context, *In, ...func(*servicediscovery.Options)) (*Out, error), in *In) (*Out, error) {
+	return callOn(ctx, c, "", operation, do, in)
+}
+
+// callOn is call for a request that names a resource by its ID. If the resource does not exist,
+// the error is IsNotFound, also where IAM denies the request for the lack of the resource's tags.
+func callOn[In, Out any](ctx context.Context, c *Client, id, operation string,
+	do func(context.Context, *In, ...func(*servicediscovery.Options)) (*Out, error), in *In) (*Out, error) {
 	limiter := c.limiters[operation]
 	if err := limiter.wait(ctx, c.priority); err != nil {
 		return nil, newRequestError(operation, fmt.Errorf("waiting for the client-side rate limit: %w", err))
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, RequestTimeout, errTimeout)
-	defer cancel()
 	start := time.Now()
-	out, err := do(ctx, in)
-	if err != nil && errors.Is(context.Cause(ctx), errTimeout) {
-		err = errTimeout
+	out, err := attempt(ctx, do, in)
+	now := time.Now()
+	if isAccessDenied(err) && c.isMissing(ctx, id) {
+		err = &types.ResourceNotFoundException{Message: aws.String(id + " was deleted")}
 	}
-	now, result := time.Now(), ResultOf(err)
+	result := ResultOf(err)
 	limiter.observe(now, result)
 	c.metrics.ObserveRequest(c.name, operation, result, now.Sub(start))
 	if err != nil {
@@ -195,6 +202,17 @@ func call[In, Out any](ctx context.Context, c *Client, operation string,
 		return nil, failed
 	}
 	return out, nil
+}
+
+// attempt makes one request within RequestTimeout.
+func attempt[In, Out any](ctx context.Context, do func(context.Context, *In, ...func(*servicediscovery.Options)) (*Out, error), in *In) (*Out, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, RequestTimeout, errTimeout)
+	defer cancel()
+	out, err := do(ctx, in)
+	if err != nil && errors.Is(context.Cause(ctx), errTimeout) {
+		err = errTimeout
+	}
+	return out, err
 }
 
 // DiscoverInstances returns the instances of a service that have the attributes of query, all of
@@ -251,7 +269,7 @@ func (c *Client) RegisterInstance(ctx context.Context, serviceID string, instanc
 		instance.Attributes[AttrInitialHealth] = instance.Health
 	}
 	err = c.RetryThrottled(ctx, func() error {
-		out, err := call(ctx, c, "RegisterInstance", c.sdk.RegisterInstance, &servicediscovery.RegisterInstanceInput{
+		out, err := callOn(ctx, c, serviceID, "RegisterInstance", c.sdk.RegisterInstance, &servicediscovery.RegisterInstanceInput{
 			ServiceId:  aws.String(serviceID),
 			InstanceId: aws.String(instance.ID),
 			Attributes: instance.Attributes,
@@ -277,7 +295,7 @@ func (c *Client) DeregisterInstance(ctx context.Context, serviceID, instanceID s
 // "" if there is no such instance.
 func (c *Client) StartDeregistration(ctx context.Context, serviceID, instanceID string) (operation string, err error) {
 	err = c.RetryThrottled(ctx, func() error {
-		out, err := call(ctx, c, "DeregisterInstance", c.sdk.DeregisterInstance, &servicediscovery.DeregisterInstanceInput{
+		out, err := callOn(ctx, c, serviceID, "DeregisterInstance", c.sdk.DeregisterInstance, &servicediscovery.DeregisterInstanceInput{
 			ServiceId:  aws.String(serviceID),
 			InstanceId: aws.String(instanceID),
 		})
@@ -297,7 +315,7 @@ func (c *Client) StartDeregistration(ctx context.Context, serviceID, instanceID 
 // IsNotFound then, which would be about the service.
 func (c *Client) SetHealth(ctx context.Context, serviceID, instanceID, health string) error {
 	err := c.RetryThrottled(ctx, func() error {
-		_, err := call(ctx, c, "UpdateInstanceCustomHealthStatus", c.sdk.UpdateInstanceCustomHealthStatus, &servicediscovery.UpdateInstanceCustomHealthStatusInput{
+		_, err := callOn(ctx, c, serviceID, "UpdateInstanceCustomHealthStatus", c.sdk.UpdateInstanceCustomHealthStatus, &servicediscovery.UpdateInstanceCustomHealthStatusInput{
 			ServiceId:  aws.String(serviceID),
 			InstanceId: aws.String(instanceID),
 			Status:     types.CustomHealthStatus(health),

@@ -176,6 +176,7 @@ func (c *Client) resourceID(id, arn *string) string {
 	if c.owner != "" {
 		return aws.ToString(arn)
 	}
+	c.arns.learn(aws.ToString(arn))
 	return aws.ToString(id)
 }
 

@@ -146,14 +146,8 @@ func (d *Deletions) delete(ctx context.Context, r resource, remove func() error)
 	case err != nil || !managed:
 		return false, err
 	}
-	removed := retryInUse(ctx, remove)
-	if IsDenied(removed) {
-		// With policies by tags, IAM denies access to what another cluster has deleted meanwhile.
-		if _, err := d.isManaged(ctx, r); IsNotFound(err) {
-			removed = nil
-		}
-	}
-	return removed == nil, d.conclude(r, removed)
+	err = retryInUse(ctx, remove)
+	return err == nil, d.conclude(r, err)
 }
 
 // isManaged reports whether a controller of this clusterset created a resource. In a shared

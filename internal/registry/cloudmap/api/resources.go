@@ -241,7 +241,7 @@ func (c *Client) createNamespace(ctx context.Context, name string, create func()
 
 // GetNamespace reads a namespace.
 func (c *Client) GetNamespace(ctx context.Context, id string) (Namespace, error) {
-	out, err := call(ctx, c, "GetNamespace", c.sdk.GetNamespace, &servicediscovery.GetNamespaceInput{Id: aws.String(id)})
+	out, err := callOn(ctx, c, id, "GetNamespace", c.sdk.GetNamespace, &servicediscovery.GetNamespaceInput{Id: aws.String(id)})
 	if err != nil {
 		return Namespace{}, fmt.Errorf("reading namespace %s: %w", id, err)
 	}
@@ -285,7 +285,7 @@ type ServiceDescription struct {
 
 // GetService reads a service.
 func (c *Client) GetService(ctx context.Context, id string) (ServiceDescription, error) {
-	out, err := call(ctx, c, "GetService", c.sdk.GetService, &servicediscovery.GetServiceInput{Id: aws.String(id)})
+	out, err := callOn(ctx, c, id, "GetService", c.sdk.GetService, &servicediscovery.GetServiceInput{Id: aws.String(id)})
 	if err != nil {
 		return ServiceDescription{}, fmt.Errorf("reading service %s: %w", id, err)
 	}
@@ -329,7 +329,7 @@ func (c *Client) CreateServiceAs(ctx context.Context, in Namespace, name string,
 		// In a DNS namespace only type HTTP keeps Route 53 out.
 		request.Type = types.ServiceTypeOptionHttp
 	}
-	out, err := call(ctx, c, "CreateService", c.sdk.CreateService, request)
+	out, err := callOn(ctx, c, in.ID, "CreateService", c.sdk.CreateService, request)
 	var exists *types.ServiceAlreadyExists
 	switch {
 	case errors.As(err, &exists) && aws.ToString(exists.ServiceId) != "":
@@ -349,7 +349,7 @@ func (c *Client) ListInstances(ctx context.Context, in Service) ([]Instance, err
 	var found []Instance
 	request := &servicediscovery.ListInstancesInput{ServiceId: aws.String(in.ID), MaxResults: aws.Int32(listPage)}
 	for {
-		out, err := call(ctx, c, "ListInstances", c.sdk.ListInstances, request)
+		out, err := callOn(ctx, c, in.ID, "ListInstances", c.sdk.ListInstances, request)
 		if err != nil {
 			return nil, fmt.Errorf("listing the instances of service %s: %w", in.Name, err)
 		}
@@ -416,7 +416,7 @@ func (c *Client) readTags(ctx context.Context, arn string) (map[string]string, e
 
 // DeleteService deletes a service. The error is IsInUse if it has instances.
 func (c *Client) DeleteService(ctx context.Context, s Service) error {
-	_, err := call(ctx, c, "DeleteService", c.sdk.DeleteService, &servicediscovery.DeleteServiceInput{Id: aws.String(s.ID)})
+	_, err := callOn(ctx, c, s.ID, "DeleteService", c.sdk.DeleteService, &servicediscovery.DeleteServiceInput{Id: aws.String(s.ID)})
 	if err != nil && !IsNotFound(err) {
 		return fmt.Errorf("deleting service %s: %w", s.Name, err)
 	}
@@ -426,7 +426,7 @@ func (c *Client) DeleteService(ctx context.Context, s Service) error {
 // DeleteNamespace deletes a namespace and waits until it is gone, for one with DNS until AWS has
 // deleted its hosted zone. The error is IsInUse if it has services.
 func (c *Client) DeleteNamespace(ctx context.Context, n Namespace) error {
-	out, err := call(ctx, c, "DeleteNamespace", c.sdk.DeleteNamespace, &servicediscovery.DeleteNamespaceInput{Id: aws.String(n.ID)})
+	out, err := callOn(ctx, c, n.ID, "DeleteNamespace", c.sdk.DeleteNamespace, &servicediscovery.DeleteNamespaceInput{Id: aws.String(n.ID)})
 	if err == nil {
 		_, err = c.AwaitOperation(ctx, aws.ToString(out.OperationId))
 	} else {
