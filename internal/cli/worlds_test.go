@@ -92,7 +92,7 @@ func TestWorlds(t *testing.T) {
 			clitest.RunSessions(t, commands, []clitest.TerminalSession{{Name: "worlds/" + world.name, Setup: func(c clitest.Clusters) {
 				clitest.ExportWeb(c)
 				if slices.Contains([]string{"namespace-missing", "namespace-excluded", "registry-empty", "not-installed"}, world.name) {
-					c["cls1"].ControllerStatus.Members[1].ImportReport = mcs.NewImportReport(nil)
+					c["cls1"].ControllerStatus.Members[1].ImportReport = mcs.NewImportReport(nil, nil)
 					c["cls1"].ServiceList[0].Importers = &mcs.Importers{Recipients: []string{"cls2"}}
 				}
 				world.setup(c["cls2"])

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -85,4 +86,41 @@ func TestRun_BudgetsOverCloudMap(t *testing.T) {
 	a.delete(t, controllertest.ServiceExport(first))
 	b.notImported(t, first)
 	b.imported(t, second, map[string][]string{"cls1": {"10.1.0.1"}})
+}
+
+// TestRun_OverBudgetReachesTheExporter: the condition of a ServiceExport names the cluster whose
+// budgets it exceeds, and no more once there is room.
+func TestRun_OverBudgetReachesTheExporter(t *testing.T) {
+	a, b := twoClusters(t)
+	url := localCloudMap(t, cloudmaplocal.Options{})
+	keyrings := newKeyrings()
+	newRegistry := func(ledger *budget.Ledger) func(context.Context, mcs.Identity) (registry.Registry, error) {
+		return func(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
+			client, err := cloudmapapi.NewClient(ctx, cloudmapapi.Config{Region: "ap-southeast-2", Endpoint: url})
+			if err != nil {
+				return nil, err
+			}
+			cfg := cloudMapConfig(t, keyrings, identity)
+			cfg.Ledger = ledger
+			return cloudmap.New(client, cfg)
+		}
+	}
+	options := testOptions(flags("cls2"))
+	limits := options.Budgets.Limits
+	limits.Member[budget.PortEndpoints] = 3
+	first := newKey("over-budget")
+	second := mcs.Key{Namespace: first.Namespace, Name: first.Name + "-2"}
+	for _, k := range []*cluster{a, b} {
+		k.namespace(t, first.Namespace)
+	}
+	runSetup(t, a.cfg, Setup{Options: testOptions(flags("cls1")), NewRegistry: newRegistry(nil), ReportInterval: 50 * time.Millisecond})
+	runSetup(t, b.cfg, Setup{Options: options, NewRegistry: newRegistry(budget.NewLedger(limits)), ReportInterval: 50 * time.Millisecond})
+
+	a.export(t, first, 1, 2)
+	b.imported(t, first, map[string][]string{"cls1": {"10.1.0.1", "10.1.0.2"}})
+	a.export(t, second, 1, 2)
+	a.condition(t, second, mcs.ConditionImported+"=False OverBudget", "over the budgets of cls2")
+	a.delete(t, controllertest.ServiceExport(first))
+	b.imported(t, second, map[string][]string{"cls1": {"10.1.0.1", "10.1.0.2"}})
+	a.condition(t, second, mcs.ConditionImported+"=True Imported", "imported by cls2")
 }

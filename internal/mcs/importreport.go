@@ -16,7 +16,8 @@ import (
 
 // ImportReport is what a cluster reports about its imports from other clusters, in the text of its
 // member record: a version, and a sorted list of entries of four characters. An entry is the hash
-// of a service of one exporting cluster, or of a namespace of it. "" is no report.
+// of a service of one exporting cluster, or of a namespace of it, that is imported, or of what is
+// over the budgets of the importing cluster. "" is no report.
 type ImportReport string
 
 const (
@@ -32,14 +33,32 @@ const (
 	// at most 1,024.
 	maxEntries           = 250
 	maxImportReportBytes = len(importReportVersion) + maxEntries*entryLength
+	// maxOverBudget bounds the entries of what is over budget, a fifth of all.
+	maxOverBudget = 50
 )
 
+// OverBudget are the exports of a cluster that another cluster does not import, or has an earlier
+// version of, because they are over its budgets.
+type OverBudget struct {
+	Keys []Key
+	// HasOthers is set if there are others, whose keys are not known.
+	HasOthers bool
+}
+
+// IsEmpty reports whether no export is over budget.
+func (o OverBudget) IsEmpty() bool { return len(o.Keys) == 0 && !o.HasOthers }
+
+// With returns the exports of both.
+func (o OverBudget) With(other OverBudget) OverBudget {
+	return OverBudget{Keys: slices.Concat(o.Keys, other.Keys), HasOthers: o.HasOthers || other.HasOthers}
+}
+
 // NewImportReport returns the report of a cluster that imports these services, by exporting
-// cluster. If they do not fit, entries of namespaces replace those of their services, the
-// namespaces with most services first.
-func NewImportReport(imports map[string][]Key) ImportReport {
-	groups := groupImports(imports)
-	count := 0
+// cluster, and has others over its budgets. If they do not fit, entries of namespaces replace those
+// of their services, the namespaces with most services first.
+func NewImportReport(imports map[string][]Key, overBudget map[string]OverBudget) ImportReport {
+	groups, entries := groupImports(imports), overBudgetSubjects(overBudget)
+	count := len(entries)
 	for _, g := range groups {
 		count += len(g.services)
 	}
@@ -51,7 +70,6 @@ func NewImportReport(imports map[string][]Key) ImportReport {
 	if count > maxEntries {
 		return ManyImports
 	}
-	var entries []string
 	for _, g := range groups {
 		entries = append(entries, g.services...)
 	}
@@ -60,6 +78,31 @@ func NewImportReport(imports map[string][]Key) ImportReport {
 	}
 	slices.Sort(entries)
 	return ImportReport(importReportVersion + strings.Join(slices.Compact(entries), ""))
+}
+
+// overBudgetSubjects returns the subjects of the entries of what is over budget: the services, the
+// exporting clusters if the services are many or not known, or one for all if these are many too.
+func overBudgetSubjects(overBudget map[string]OverBudget) []string {
+	var services, exporters []string
+	for exporter, over := range overBudget {
+		if over.IsEmpty() {
+			continue
+		}
+		exporters = append(exporters, overBudgetOf(exporter))
+		for _, key := range over.Keys {
+			services = append(services, overBudgetOf(serviceSubject(exporter, key)))
+		}
+		if over.HasOthers {
+			services = append(services, overBudgetOf(exporter))
+		}
+	}
+	switch {
+	case len(services) <= maxOverBudget:
+		return services
+	case len(exporters) <= maxOverBudget:
+		return exporters
+	}
+	return []string{overBudgetOf("")}
 }
 
 // importGroup are the imported services of a namespace of one cluster, as subjects of entries.
@@ -90,6 +133,9 @@ func groupImports(imports map[string][]Key) []importGroup {
 // namespaceSubject and serviceSubject return what an entry is the hash of. No part has a slash.
 func namespaceSubject(exporter string, key Key) string { return exporter + "/" + key.Namespace }
 func serviceSubject(exporter string, key Key) string   { return exporter + "/" + key.String() }
+
+// overBudgetOf returns the subject for what is over budget. No ID of a cluster begins like it.
+func overBudgetOf(subject string) string { return "!" + subject }
 
 // importEntry returns the entry of a subject.
 func importEntry(subject string) string {
@@ -155,6 +201,10 @@ type Importers struct {
 	ImportingNamespace []string `json:"importingNamespace,omitempty"`
 	// NotReporting do not report their imports.
 	NotReporting []string `json:"notReporting,omitempty"`
+	// OverBudget report that the export is over their budgets: they do not import it, or have an
+	// earlier version. SomeOverBudget report that exports of this cluster are, and not which.
+	OverBudget     []string `json:"overBudget,omitempty"`
+	SomeOverBudget []string `json:"someOverBudget,omitempty"`
 }
 
 // ImportEntries returns the entries of reports that stand for one of these exports of the cluster
@@ -175,9 +225,18 @@ func (r ImportReport) MayHave(entries []string) bool {
 // reports of the members that it is for.
 func FindImporters(exporter string, key Key, reports map[string]ImportReport) Importers {
 	service, namespace := importEntry(serviceSubject(exporter, key)), importEntry(namespaceSubject(exporter, key))
+	over := importEntry(overBudgetOf(serviceSubject(exporter, key)))
+	someOver, allOver := importEntry(overBudgetOf(exporter)), importEntry(overBudgetOf(""))
 	out := Importers{Recipients: slices.Sorted(maps.Keys(reports))}
 	for _, id := range out.Recipients {
-		switch report := reports[id]; {
+		report := reports[id]
+		switch {
+		case report.has(over):
+			out.OverBudget = append(out.OverBudget, id)
+		case report.has(someOver), report.has(allOver):
+			out.SomeOverBudget = append(out.SomeOverBudget, id)
+		}
+		switch {
 		case report == "", report == ManyImports:
 			out.NotReporting = append(out.NotReporting, id)
 		case report.has(service):
@@ -192,7 +251,8 @@ func FindImporters(exporter string, key Key, reports map[string]ImportReport) Im
 // IsSame reports whether the members report the same as in o.
 func (i Importers) IsSame(o Importers) bool {
 	return slices.Equal(i.Recipients, o.Recipients) && slices.Equal(i.Importing, o.Importing) &&
-		slices.Equal(i.ImportingNamespace, o.ImportingNamespace) && slices.Equal(i.NotReporting, o.NotReporting)
+		slices.Equal(i.ImportingNamespace, o.ImportingNamespace) && slices.Equal(i.NotReporting, o.NotReporting) &&
+		slices.Equal(i.OverBudget, o.OverBudget) && slices.Equal(i.SomeOverBudget, o.SomeOverBudget)
 }
 
 // ConditionImported is the type of the ServiceExport condition that reports which clusters import a
@@ -204,6 +264,9 @@ const (
 	ImportedReasonImported    = "Imported"
 	ImportedReasonNotImported = "NotImported"
 	ImportedReasonNotReported = "NotReported"
+	// ImportedReasonOverBudget means that no cluster imports the service, and that it is over the
+	// budgets of some.
+	ImportedReasonOverBudget = "OverBudget"
 )
 
 // maxImporterNames bounds the clusters of each kind in the message of ConditionImported.
@@ -216,8 +279,10 @@ func ExportImported(importers Importers) metav1.Condition {
 	switch {
 	case len(importers.Importing) > 0:
 		c.Status, c.Reason = metav1.ConditionTrue, ImportedReasonImported
-	case len(importers.ImportingNamespace)+len(importers.NotReporting) > 0:
+	case len(importers.ImportingNamespace)+len(importers.NotReporting)+len(importers.SomeOverBudget) > 0:
 		c.Status, c.Reason = metav1.ConditionUnknown, ImportedReasonNotReported
+	case len(importers.OverBudget) > 0:
+		c.Reason = ImportedReasonOverBudget
 	}
 	var parts []string
 	for _, part := range []struct {
@@ -227,6 +292,8 @@ func ExportImported(importers Importers) metav1.Condition {
 		{"imported by %s", importers.Importing},
 		{"imported from the namespace by %s, without a report of the services", importers.ImportingNamespace},
 		{"not reported by %s", importers.NotReporting},
+		{"over the budgets of %s, where an earlier version or none is imported: kubectl mcs check there names the budget", importers.OverBudget},
+		{"over the budgets of %s are some exports of this cluster, without a report of which", importers.SomeOverBudget},
 	} {
 		if len(part.clusters) > 0 {
 			parts = append(parts, fmt.Sprintf(part.format, JoinClusters(part.clusters, maxImporterNames)))

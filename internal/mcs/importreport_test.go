@@ -52,7 +52,7 @@ func TestImportReport(t *testing.T) {
 		"a service that appears twice": {map[string][]Key{"cls1": {web, web}}, map[Key]string{web: imported}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			report := NewImportReport(tt.imports)
+			report := NewImportReport(tt.imports, nil)
 			if again, err := ParseImportReport(string(report)); err != nil || again != report {
 				t.Fatalf("%q is read as %q, error %v", report, again, err)
 			}
@@ -74,13 +74,64 @@ func TestImportReport(t *testing.T) {
 	}
 }
 
+// TestImportReport_OverBudget: an exporting cluster finds which of its exports are over the budgets
+// of another one, or that some are if they are many. That changes nothing about the imports.
+func TestImportReport_OverBudget(t *testing.T) {
+	web, db := Key{Namespace: "shop", Name: "web"}, Key{Namespace: "shop", Name: "db"}
+	const over, some, within = "over", "some", "within"
+	ofAll := func(clusters int) map[string]OverBudget {
+		out := map[string]OverBudget{}
+		for i := range clusters {
+			out[fmt.Sprint("cls", i)] = OverBudget{Keys: []Key{web, db}}
+		}
+		return out
+	}
+	for name, tt := range map[string]struct {
+		overBudget map[string]OverBudget
+		want       map[Key]string
+	}{
+		"nothing":                      {map[string]OverBudget{"cls1": {}}, map[Key]string{web: within}},
+		"a service":                    {map[string]OverBudget{"cls1": {Keys: []Key{web}}}, map[Key]string{web: over, db: within}},
+		"of another cluster":           {map[string]OverBudget{"cls2": {Keys: []Key{web}}}, map[Key]string{web: within}},
+		"others whose keys are hidden": {map[string]OverBudget{"cls1": {Keys: []Key{web}, HasOthers: true}}, map[Key]string{web: over, db: some}},
+		"as many as fit":               {map[string]OverBudget{"cls1": {Keys: keysIn("shop", maxOverBudget)}}, map[Key]string{{Namespace: "shop", Name: "web-49"}: over, web: within}},
+		"more services than fit":       {map[string]OverBudget{"cls1": {Keys: keysIn("shop", maxOverBudget+1)}}, map[Key]string{{Namespace: "shop", Name: "web-0"}: some, web: some}},
+		"more clusters than fit":       {ofAll(maxOverBudget + 1), map[Key]string{web: some}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			report := NewImportReport(map[string][]Key{"cls1": keysIn("bank", 300), "cls3": {web}}, tt.overBudget)
+			if again, err := ParseImportReport(string(report)); err != nil || again != report {
+				t.Fatalf("%q is read as %q, error %v", report, again, err)
+			}
+			for key, want := range tt.want {
+				i, got := FindImporters("cls1", key, map[string]ImportReport{"cls9": report}), within
+				switch {
+				case len(i.OverBudget) > 0:
+					got = over
+				case len(i.SomeOverBudget) > 0:
+					got = some
+				}
+				if got != want || len(i.Importing)+len(i.ImportingNamespace)+len(i.NotReporting) > 0 {
+					t.Errorf("%s is %s, want %s and not imported: %+v", key, got, want, i)
+				}
+			}
+			if i := FindImporters("cls3", web, map[string]ImportReport{"cls9": report}); len(i.Importing) != 1 {
+				t.Errorf("the import from cls3 is not reported: %+v", i)
+			}
+			if i := FindImporters("cls1", Key{Namespace: "bank", Name: "web-1"}, map[string]ImportReport{"cls9": report}); len(i.ImportingNamespace) != 1 {
+				t.Errorf("the imports of the namespace are not reported: %+v", i)
+			}
+		})
+	}
+}
+
 // A record is written with each heartbeat: the report of the same imports must not change.
 func TestNewImportReport_HasOneOrder(t *testing.T) {
 	keys := append(keysIn("bank", 150), keysIn("shop", 150)...)
-	want := NewImportReport(map[string][]Key{"cls1": keys, "cls2": keys})
+	want := NewImportReport(map[string][]Key{"cls1": keys, "cls2": keys}, nil)
 	for range 10 {
 		slices.Reverse(keys)
-		if got := NewImportReport(map[string][]Key{"cls2": keys, "cls1": keys}); got != want {
+		if got := NewImportReport(map[string][]Key{"cls2": keys, "cls1": keys}, nil); got != want {
 			t.Fatalf("%q, then %q", want, got)
 		}
 	}
@@ -105,8 +156,8 @@ func TestParseImportReport_RefusesOthers(t *testing.T) {
 }
 
 func FuzzParseImportReport(f *testing.F) {
-	f.Add(string(NewImportReport(map[string][]Key{"cls1": keysIn("shop", 3)})), "cls1", "shop", "web-1")
-	f.Add(string(NewImportReport(nil)), "cls1", "shop", "web")
+	f.Add(string(NewImportReport(map[string][]Key{"cls1": keysIn("shop", 3)}, nil)), "cls1", "shop", "web-1")
+	f.Add(string(NewImportReport(nil, nil)), "cls1", "shop", "web")
 	f.Add(string(ManyImports), "cls1", "shop", "web")
 	f.Fuzz(func(t *testing.T, text, exporter, namespace, name string) {
 		report, err := ParseImportReport(text)
@@ -129,10 +180,10 @@ func FuzzParseImportReport(f *testing.F) {
 func TestFindImporters(t *testing.T) {
 	web := Key{Namespace: "shop", Name: "web"}
 	reports := map[string]ImportReport{
-		"cls9": NewImportReport(map[string][]Key{"cls1": {web}}),
-		"cls2": NewImportReport(map[string][]Key{"cls1": {web}}),
-		"cls3": NewImportReport(nil),
-		"cls4": NewImportReport(map[string][]Key{"cls1": keysIn("shop", 300)}),
+		"cls9": NewImportReport(map[string][]Key{"cls1": {web}}, nil),
+		"cls2": NewImportReport(map[string][]Key{"cls1": {web}}, nil),
+		"cls3": NewImportReport(nil, nil),
+		"cls4": NewImportReport(map[string][]Key{"cls1": keysIn("shop", 300)}, nil),
 		"cls5": "",
 		"cls6": ManyImports,
 	}
@@ -147,7 +198,7 @@ func TestFindImporters(t *testing.T) {
 	if !got.IsSame(want) {
 		t.Error("equal importers are not the same")
 	}
-	for cluster, report := range map[string]ImportReport{"cls2": "", "cls3": NewImportReport(map[string][]Key{"cls1": {web}}), "cls4": NewImportReport(nil), "cls0": ""} {
+	for cluster, report := range map[string]ImportReport{"cls2": "", "cls3": NewImportReport(map[string][]Key{"cls1": {web}}, nil), "cls4": NewImportReport(nil, nil), "cls0": ""} {
 		before := reports[cluster]
 		_, isKnown := reports[cluster]
 		reports[cluster] = report
@@ -182,6 +233,18 @@ func TestExportImported(t *testing.T) {
 		{
 			Importers{ImportingNamespace: []string{"cls4"}},
 			"Unknown NotReported: imported from the namespace by cls4, without a report of the services",
+		},
+		{
+			Importers{OverBudget: []string{"cls3"}},
+			"False OverBudget: over the budgets of cls3, where an earlier version or none is imported: kubectl mcs check there names the budget",
+		},
+		{
+			Importers{Importing: []string{"cls2", "cls3"}, OverBudget: []string{"cls3"}},
+			"True Imported: imported by cls2, cls3; over the budgets of cls3, where an earlier version or none is imported: kubectl mcs check there names the budget",
+		},
+		{
+			Importers{SomeOverBudget: []string{"cls3"}},
+			"Unknown NotReported: over the budgets of cls3 are some exports of this cluster, without a report of which",
 		},
 	} {
 		c := ExportImported(tt.importers)

@@ -148,6 +148,8 @@ type Member struct {
 	// Imports is its report of its imports. The cluster claims it. No key is notified when it
 	// changes.
 	Imports mcs.ImportReport
+	// OverBudget are its exports that are over the budgets of this cluster.
+	OverBudget mcs.OverBudget
 	// Mapped is true for the pseudo-cluster of mapped services, which has no controller and imports
 	// nothing.
 	Mapped bool

@@ -294,7 +294,7 @@ func (c *cloud) join(ctx context.Context, number int, versions map[int]int, runn
 		return nil, err
 	}
 	c.listen(peernotify.Contact{Address: addressOf(conn), Key: keys.Public()})
-	member.SetImports(mcs.NewImportReport(nil))
+	member.SetImports(mcs.NewImportReport(nil, nil))
 	m := &wholeMember{Registry: member, versions: versions, stop: runUntilStopped(ctx, running, member)}
 	for i := range ServicesPerCluster {
 		if err := member.Publish(ctx, export(number, i, versions[i])); err != nil {

@@ -92,7 +92,7 @@ func ExportWeb(clusters Clusters) {
 	clusters["cls2"].ServiceList = []status.Service{{Key: DemoWeb, Exports: []mcs.Export{exp}}}
 	for _, c := range clusters {
 		c.ControllerStatus.Members[0].Exports, c.ControllerStatus.Members[0].Endpoints = 1, 2
-		c.ControllerStatus.Members[1].ImportReport = mcs.NewImportReport(map[string][]mcs.Key{"cls1": {DemoWeb}})
+		c.ControllerStatus.Members[1].ImportReport = mcs.NewImportReport(map[string][]mcs.Key{"cls1": {DemoWeb}}, nil)
 		c.importWeb(created)
 	}
 }

@@ -119,7 +119,7 @@ type serviceMerger struct {
 // A mergedService is a service with sets of the clusters that its lists will have.
 type mergedService struct {
 	Service
-	stale, others, recipients, importing, importingNamespace, notReporting map[string]bool
+	stale, others, recipients, importing, importingNamespace, notReporting, overBudget, someOverBudget map[string]bool
 	// imports are the imports of the clusters with a context: whether each imports the service from
 	// others.
 	imports map[string]bool
@@ -134,7 +134,7 @@ func (m *serviceMerger) of(key mcs.Key) *mergedService {
 		m.services[key] = &mergedService{
 			Service: Service{ClusterSetID: m.set, Key: key, Exports: []ExportSummary{}},
 			stale:   map[string]bool{}, others: map[string]bool{}, recipients: map[string]bool{},
-			importing: map[string]bool{}, importingNamespace: map[string]bool{}, notReporting: map[string]bool{}, imports: map[string]bool{},
+			importing: map[string]bool{}, importingNamespace: map[string]bool{}, notReporting: map[string]bool{}, overBudget: map[string]bool{}, someOverBudget: map[string]bool{}, imports: map[string]bool{},
 		}
 	}
 	return m.services[key]
@@ -194,6 +194,8 @@ func (m *mergedService) addImporters(c *status.Status, s *status.Service) {
 	addAll(m.importing, importers.Importing)
 	addAll(m.importingNamespace, importers.ImportingNamespace)
 	addAll(m.notReporting, importers.NotReporting)
+	addAll(m.overBudget, importers.OverBudget)
+	addAll(m.someOverBudget, importers.SomeOverBudget)
 }
 
 func (m *mergedService) addProblem(format string, args ...any) {
@@ -241,6 +243,7 @@ func (m *mergedService) finish(contexts map[string]bool) Service {
 	s.Importers = correctImporters(mcs.Importers{
 		Recipients: slices.Sorted(maps.Keys(m.recipients)), Importing: slices.Sorted(maps.Keys(m.importing)),
 		ImportingNamespace: slices.Sorted(maps.Keys(m.importingNamespace)), NotReporting: slices.Sorted(maps.Keys(m.notReporting)),
+		OverBudget: slices.Sorted(maps.Keys(m.overBudget)), SomeOverBudget: slices.Sorted(maps.Keys(m.someOverBudget)),
 	}, m.imports)
 	s.ImportersKnown = len(s.Others) == 0 && !slices.ContainsFunc(s.Exports, func(e ExportSummary) bool { return !contexts[e.Cluster] })
 	s.State = serviceState(&s)
@@ -418,27 +421,35 @@ func correctImporters(i mcs.Importers, imports map[string]bool) mcs.Importers {
 	return mcs.Importers{
 		Recipients: i.Recipients, Importing: importing,
 		ImportingNamespace: slices.DeleteFunc(slices.Clone(i.ImportingNamespace), isKnown), NotReporting: slices.DeleteFunc(slices.Clone(i.NotReporting), isKnown),
+		OverBudget: i.OverBudget, SomeOverBudget: i.SomeOverBudget,
 	}
 }
 
 // importerCell returns the cell with the clusters that import a service. known reports whether the
 // reports of all other clusters are.
 func importerCell(i mcs.Importers, known bool) string {
-	var rest string
+	var parts []string
+	if len(i.Importing) > 0 {
+		parts = append(parts, mcs.JoinClusters(i.Importing, maxImporterNames))
+	}
+	if len(i.OverBudget) > 0 {
+		parts = append(parts, "over budget in "+mcs.JoinClusters(i.OverBudget, maxImporterNames))
+	}
+	rest := ""
 	switch {
 	case !known:
 		rest = unknown
-	case len(i.ImportingNamespace)+len(i.NotReporting) > 0:
+	case len(i.ImportingNamespace)+len(i.NotReporting)+len(i.SomeOverBudget) > 0:
 		rest = "not reported"
-	case len(i.Importing) == 0:
-		return "none"
+	case len(parts) == 0:
+		rest = "none"
 	}
-	names := mcs.JoinClusters(i.Importing, maxImporterNames)
 	switch {
-	case names == "":
-		return rest
 	case rest == "":
-		return names
+	case len(parts) == 0:
+		return rest
+	default:
+		parts = append(parts, "others "+rest)
 	}
-	return names + ", others " + rest
+	return strings.Join(parts, ", ")
 }

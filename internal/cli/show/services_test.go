@@ -85,8 +85,8 @@ func TestMergeServices(t *testing.T) {
 		"the reports of the members are in the status of the exporting cluster": {
 			[]ClusterStatus{withStatus("cls1", func(s *status.Status) {
 				s.Members = []status.Member{
-					{ClusterID: "cls1", Version: "v1"}, {ClusterID: "cls2", Version: "v1", ImportReport: mcs.NewImportReport(map[string][]mcs.Key{"cls1": {web}})},
-					{ClusterID: "cls3", Version: "v1", ImportReport: mcs.NewImportReport(nil)}, {ClusterID: "forged"}, {ClusterID: "mapped", UID: "1", Mapped: true},
+					{ClusterID: "cls1", Version: "v1"}, {ClusterID: "cls2", Version: "v1", ImportReport: mcs.NewImportReport(map[string][]mcs.Key{"cls1": {web}}, nil)},
+					{ClusterID: "cls3", Version: "v1", ImportReport: mcs.NewImportReport(nil, nil)}, {ClusterID: "forged"}, {ClusterID: "mapped", UID: "1", Mapped: true},
 				}
 			})},
 			[]ContextServices{read(status.Service{Key: web, Own: &first})},
@@ -237,6 +237,8 @@ func TestImporterCell(t *testing.T) {
 		"cls2":                      importerCell(mcs.Importers{Importing: []string{"cls2"}}, true),
 		"cls2, others unknown":      importerCell(both, false),
 		"cls2, others not reported": importerCell(both, true),
+		"over budget in cls4":       importerCell(mcs.Importers{OverBudget: []string{"cls4"}}, true),
+		"cls2, over budget in cls4, others unknown": importerCell(mcs.Importers{Importing: []string{"cls2"}, OverBudget: []string{"cls4"}}, false),
 	} {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)

@@ -21,7 +21,7 @@ func reportsOf(others ...registry.Member) *memberReports {
 
 func TestMemberReports_Of(t *testing.T) {
 	web := mcs.Key{Namespace: "demo", Name: "web"}
-	importing := mcs.NewImportReport(map[string][]mcs.Key{"cls1": {web}})
+	importing := mcs.NewImportReport(map[string][]mcs.Key{"cls1": {web}}, nil)
 	production, err := mcs.ParseRecipients(`[{"propertySelector":{"matchProperties":{"env.example.com":"prod"}}}]`)
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +67,7 @@ func TestFindReported(t *testing.T) {
 	web, db := mcs.Key{Namespace: "demo", Name: "web"}, mcs.Key{Namespace: "demo", Name: "db"}
 	published := []mcs.Export{{Cluster: "cls1", Key: web}, {Cluster: "cls1", Key: db}}
 	member := func(id string, keys ...mcs.Key) registry.Member {
-		return registry.Member{ClusterID: id, Imports: mcs.NewImportReport(map[string][]mcs.Key{"cls1": keys})}
+		return registry.Member{ClusterID: id, Imports: mcs.NewImportReport(map[string][]mcs.Key{"cls1": keys}, nil)}
 	}
 	before := reportsOf(member("cls2", web), member("cls3"))
 	heartbeat := reportsOf(member("cls2", web), member("cls3"))
@@ -82,7 +82,7 @@ func TestFindReported(t *testing.T) {
 		"a heartbeat":                     {before, heartbeat, nil},
 		"another import":                  {before, reportsOf(member("cls2", web, db), member("cls3")), []mcs.Key{db}},
 		"an import that ended":            {before, reportsOf(member("cls2"), member("cls3")), []mcs.Key{web}},
-		"an import from another cluster":  {before, reportsOf(member("cls2", web), registry.Member{ClusterID: "cls3", Imports: mcs.NewImportReport(map[string][]mcs.Key{"cls9": {db}})}), nil},
+		"an import from another cluster":  {before, reportsOf(member("cls2", web), registry.Member{ClusterID: "cls3", Imports: mcs.NewImportReport(map[string][]mcs.Key{"cls9": {db}}, nil)}), nil},
 		"a member that joined":            {before, reportsOf(member("cls2", web), member("cls3"), member("cls4")), []mcs.Key{web, db}},
 		"a member that left":              {before, reportsOf(member("cls2", web)), []mcs.Key{web, db}},
 		"a cluster with another identity": {before, other, []mcs.Key{web, db}},
@@ -147,9 +147,9 @@ func TestFindReported_ComparesOnlyChangedReports(t *testing.T) {
 	reports := func(importedByFirst int) *memberReports {
 		others := make([]registry.Member, members)
 		for i := range others {
-			others[i] = registry.Member{ClusterID: fmt.Sprintf("member-%03d", i), Imports: mcs.NewImportReport(map[string][]mcs.Key{"cls1": keys})}
+			others[i] = registry.Member{ClusterID: fmt.Sprintf("member-%03d", i), Imports: mcs.NewImportReport(map[string][]mcs.Key{"cls1": keys}, nil)}
 		}
-		others[0].Imports = mcs.NewImportReport(map[string][]mcs.Key{"cls1": keys[:importedByFirst]})
+		others[0].Imports = mcs.NewImportReport(map[string][]mcs.Key{"cls1": keys[:importedByFirst]}, nil)
 		return reportsOf(others...)
 	}
 	before, after := reports(exports-1), reports(exports)

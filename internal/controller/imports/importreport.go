@@ -29,9 +29,7 @@ func (r *Controller) publishReports(ctx context.Context) error {
 		if session := r.membership.State().Session; session != nil {
 			imported, err := r.readImportedServices(ctx, session.Identity.ClusterID)
 			if err == nil {
-				session.Registry.SetImports(mcs.NewImportReport(imported))
-				registry.KeepKeys(session.Registry, slices.Collect(maps.Keys(imported)))
-				r.forgetMetrics(ctx, session.Registry, imported)
+				r.publishReport(ctx, session.Registry, imported)
 			} else if ctx.Err() == nil {
 				log.FromContext(ctx).Error(err, "Failed to report the imports of this cluster, retrying")
 			}
@@ -54,10 +52,17 @@ func (r *Controller) readImportedServices(ctx context.Context, own string) (map[
 	return importedServices(list.Items, own), nil
 }
 
-// forgetMetrics deletes the metrics of clusters that are gone: they are not members, and nothing is
-// imported from them. While the members are not known, all metrics stay.
-func (r *Controller) forgetMetrics(ctx context.Context, reg registry.Registry, imported map[string][]mcs.Key) {
+// publishReport publishes what this cluster imports, and what is over its budgets. It deletes the
+// metrics of clusters that are gone: they are not members, and nothing is imported from them. While
+// the members are not known, nothing is over budget, and all metrics stay.
+func (r *Controller) publishReport(ctx context.Context, reg registry.Registry, imported map[string][]mcs.Key) {
 	members, err := reg.Members(ctx)
+	overBudget := map[string]mcs.OverBudget{}
+	for _, m := range members {
+		overBudget[m.ClusterID] = m.OverBudget
+	}
+	reg.SetImports(mcs.NewImportReport(imported, overBudget))
+	registry.KeepKeys(reg, slices.Collect(maps.Keys(imported)))
 	if err != nil {
 		return
 	}

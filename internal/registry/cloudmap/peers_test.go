@@ -432,7 +432,7 @@ func TestCallsOfOtherNamespaces(t *testing.T) {
 				}
 			}
 		})
-		regs[1].SetImports(mcs.NewImportReport(nil))
+		regs[1].SetImports(mcs.NewImportReport(nil, nil))
 		const services = 20
 		for i := range services {
 			publish(t, regs[0], webExport("cls1", i, 1))

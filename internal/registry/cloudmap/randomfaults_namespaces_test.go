@@ -147,7 +147,7 @@ func (a *actor) reportImports() {
 			imported[id] = append(imported[id], a.trial.keys[k])
 		}
 	}
-	a.process.SetImports(mcs.NewImportReport(imported))
+	a.process.SetImports(mcs.NewImportReport(imported, nil))
 }
 
 // countUnread counts services in namespaces that are not used: those of which the answer is that a

@@ -117,6 +117,20 @@ func (c *cluster) requestAdmitted() (found bool) {
 	return found
 }
 
+// overBudget returns the exports that are over budget.
+func (c *cluster) overBudget() mcs.OverBudget {
+	over := mcs.OverBudget{HasOthers: c.overflow > 0}
+	if c.waiting == 0 {
+		return over
+	}
+	for key, e := range c.shown {
+		if e.waiting != nil {
+			over.Keys = append(over.Keys, key)
+		}
+	}
+	return over
+}
+
 // excessProblems returns the lines about exports that are over budget.
 func (c *cluster) excessProblems() []string {
 	if c.waiting+c.overflow == 0 {

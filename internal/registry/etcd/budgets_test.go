@@ -42,6 +42,9 @@ func TestBudget(t *testing.T) {
 	if got := s.problems(); !strings.Contains(got, "over budget: 1 exports, such as demo/web-0, exceed the budget of 2 exports for one cluster") {
 		t.Errorf("problems %q", got)
 	}
+	if over := s.clusters["cls2"].overBudget(); len(over.Keys) != 1 || over.Keys[0].Name != "web-0" || over.HasOthers {
+		t.Errorf("over budget: %+v, want demo/web-0", over)
+	}
 	all[1] = 7
 	s.show(s.member(2, all), s.export(1, 3, 7))
 	s.want("an established export changes", -1, 3, 1)
@@ -88,6 +91,9 @@ func TestBudgetOfKeys(t *testing.T) {
 	s.want("ten exports", 1, -1, -1, -1)
 	if c := s.clusters["cls2"]; len(c.shown) > keysPerExport || c.overflow != 10-keysPerExport {
 		t.Errorf("%d keys are known, %d more", len(c.shown), c.overflow)
+	}
+	if over := s.clusters["cls2"].overBudget(); !over.HasOthers {
+		t.Errorf("over budget: %+v, want others whose keys are not known", over)
 	}
 	s.show(s.gone(0))
 	s.want("removed by another user", 1)

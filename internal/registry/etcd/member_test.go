@@ -66,7 +66,7 @@ func TestMemberRecord_Imports(t *testing.T) {
 	for i := range 250 {
 		keys = append(keys, mcs.Key{Namespace: "demo", Name: fmt.Sprint("web-", i)})
 	}
-	largest := mcs.NewImportReport(map[string][]mcs.Key{"cls2": keys})
+	largest := mcs.NewImportReport(map[string][]mcs.Key{"cls2": keys}, nil)
 	identity := mcs.Identity{ClusterID: strings.Repeat("c", 63), ClusterSetID: strings.Repeat("s", 63), UID: "0a1b2c3d-0000-1111-2222-333344445555"}
 	for report, want := range map[mcs.ImportReport]mcs.ImportReport{largest: largest, "": "", mcs.ManyImports: mcs.ManyImports, largest + "AAAA": "", "%": ""} {
 		r := newMemberRecord(identity, "v1.2.3-rc.1+0123456789abcdef").withHeartbeat(time.Now())

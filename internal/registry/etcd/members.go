@@ -35,6 +35,7 @@ func (s *state) members() []registry.Member {
 			ClusterID: id, UID: c.uid(), Version: c.record.Version, Key: s.keyOf(c), RefusedKey: c.member.refusedKeyText(),
 			LastSeen: c.lastSeen, Joined: c.record.Joined, Heartbeat: c.record.Heartbeat,
 			Stale: s.belief.LivenessOf(id) == registry.Stale, NoRecord: !c.hasRecord(), Properties: c.properties.Decode(c.record.Properties), Imports: c.record.Imports,
+			OverBudget: c.overBudget(),
 		})
 	}
 	return members

@@ -367,7 +367,7 @@ func testImports(t *testing.T, h *harness) {
 	a.publish(export("cls1", key("web"), 1))
 	b.await(key("web"), oneExport)
 	shows("")
-	first := mcs.NewImportReport(map[string][]mcs.Key{"cls2": {key("db")}})
+	first := mcs.NewImportReport(map[string][]mcs.Key{"cls2": {key("db")}}, nil)
 	a.reg.SetImports(first)
 	shows(first)
 
@@ -378,7 +378,7 @@ func testImports(t *testing.T, h *harness) {
 	shows(first)
 	a.reg.SetImports(mcs.ManyImports)
 	shows(mcs.ManyImports)
-	none := mcs.NewImportReport(nil)
+	none := mcs.NewImportReport(nil, nil)
 	a.reg.SetImports(none)
 	shows(none)
 }

@@ -323,7 +323,7 @@ func mergeMembers(names []string, snapshots []snapshot, sources map[string]clust
 	for _, id := range slices.Sorted(maps.Keys(sources)) {
 		s := sources[id]
 		merged := snapshots[slices.Concat(s.order, s.unsigned)[0]].member(id)
-		merged.Problems = nil
+		merged.Problems, merged.OverBudget = nil, mcs.OverBudget{}
 		for _, i := range s.order {
 			m := snapshots[i].member(id)
 			if m.LastSeen.After(merged.LastSeen) {
@@ -335,6 +335,7 @@ func mergeMembers(names []string, snapshots []snapshot, sources map[string]clust
 				merged.Address = m.Address
 			}
 			merged.Problems = append(merged.Problems, prefixProblems(names, i, m.Problems)...)
+			merged.OverBudget = merged.OverBudget.With(m.OverBudget)
 		}
 		for _, i := range s.duplicates {
 			if m := snapshots[i].member(id); m.NoRecord {

@@ -322,11 +322,15 @@ func TestMergeMembers_KeepsKindOfProblem(t *testing.T) {
 	for i, name := range []string{"first", "other"} {
 		snapshots := []snapshot{synced(registry.View{}), synced(registry.View{})}
 		snapshots[i].members = []registry.Member{withProblem(member("cls2", 0, 5), refused), withProblem(member("cls3", 0, 5), over), withProblem(member("cls4", 0, 5), "page 07 is missing")}
+		snapshots[i].members[1].OverBudget = mcs.OverBudget{Keys: []mcs.Key{{Namespace: "demo", Name: "web"}}}
 		members := mergeMembers([]string{"first", "other"}, snapshots, resolveSources(self, snapshots, handover, nil))
 		for j, want := range [][2]bool{{true, false}, {false, true}, {false, false}} {
 			problem := members[j].Problems[0]
 			if got := [2]bool{registry.IsRefused(problem), registry.IsOverBudget(problem)}; got != want {
 				t.Errorf("registry %s: %q is a refused record, over budget: %v; want %v", name, problem, got, want)
+			}
+			if got := !members[j].OverBudget.IsEmpty(); got != want[1] {
+				t.Errorf("registry %s: %s is over budget: %v, want %v", name, members[j].ClusterID, got, want[1])
 			}
 		}
 	}

@@ -53,7 +53,7 @@ func largestReport() mcs.ImportReport {
 	for i := range 250 {
 		keys = append(keys, mcs.Key{Namespace: "demo", Name: fmt.Sprint("web-", i)})
 	}
-	return mcs.NewImportReport(map[string][]mcs.Key{"cls2": keys})
+	return mcs.NewImportReport(map[string][]mcs.Key{"cls2": keys}, nil)
 }
 
 // notifyKey is a public key for peer notifications.

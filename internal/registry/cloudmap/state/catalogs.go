@@ -976,6 +976,7 @@ func (c *catalogs) list() []registry.Member {
 			NoRecord:   !cluster.hasRecord,
 			Properties: cluster.properties.Decode(cluster.record.Properties),
 			Imports:    cluster.record.Imports,
+			OverBudget: cluster.overBudget(),
 			Problems:   slices.Concat(c.contactProblems(&cluster.record), cluster.problems()),
 			Address:    c.address(&cluster.record),
 		})

@@ -107,8 +107,8 @@ func TestAddress(t *testing.T) {
 		many[few.Key], manyMore[few.Key] = few, changed
 	}
 	reports := map[string]mcs.ImportReport{
-		"importer":   mcs.NewImportReport(map[string][]mcs.Key{"cls1": {web.Key}}),
-		"of another": mcs.NewImportReport(map[string][]mcs.Key{"cls9": {web.Key}, "cls1": {old.Key}}),
+		"importer":   mcs.NewImportReport(map[string][]mcs.Key{"cls1": {web.Key}}, nil),
+		"of another": mcs.NewImportReport(map[string][]mcs.Key{"cls9": {web.Key}, "cls1": {old.Key}}, nil),
 		"of many":    mcs.ManyImports,
 		"silent":     "",
 	}

@@ -308,6 +308,18 @@ func (c *catalogs) want(key mcs.Key) (found bool) {
 	return found
 }
 
+// overBudget returns the exports that are over budget.
+func (c *catalog) overBudget() (over mcs.OverBudget) {
+	for i := range c.pages {
+		p := &c.pages[i]
+		for _, o := range p.waiting {
+			over.Keys = append(over.Keys, o.Key)
+		}
+		over.HasOthers = over.HasOthers || p.excess > len(p.waiting)
+	}
+	return over
+}
+
 // excessProblems returns the lines about exports that are over budget.
 func (c *catalog) excessProblems() []string {
 	counts := map[budget.Excess]int{}

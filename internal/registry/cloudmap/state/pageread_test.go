@@ -62,6 +62,9 @@ func TestBudgetRefusesExport(t *testing.T) {
 	if got := s.budgetProblems(); len(got) != 1 || got[0] != want {
 		t.Errorf("problems %q, want %q", got, want)
 	}
+	if over := s.catalogs.clusters["cls2"].overBudget(); len(over.Keys) != 1 || over.Keys[0].Name != "huge" || over.HasOthers {
+		t.Errorf("over budget: %+v, want demo/huge", over)
+	}
 	s.wanted("nothing is read again and again")
 }
 

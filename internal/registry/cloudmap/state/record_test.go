@@ -82,7 +82,7 @@ func TestRecordToWrite_AfterChange(t *testing.T) {
 func TestPrepareRecord_KeepsProperties(t *testing.T) {
 	before := mcs.Properties{"region.example.com": "eu-central-1"}.Encode()
 	own := mcs.Properties{"region.example.com": "eu-west-1"}
-	report := mcs.NewImportReport(map[string][]mcs.Key{"cls2": {webKey(0)}})
+	report := mcs.NewImportReport(map[string][]mcs.Key{"cls2": {webKey(0)}}, nil)
 	contact := peernotify.Contact{Address: netip.MustParseAddrPort("10.0.0.1:8479"), Key: strings.Repeat("A", 43)}
 	for name, tt := range map[string]struct {
 		uid            string

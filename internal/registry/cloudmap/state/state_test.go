@@ -100,7 +100,7 @@ func TestSetImports_WaitsForHeartbeat(t *testing.T) {
 	s.claim.state, s.claim.isFirst, s.ours = Held, true, format.Member{ClusterID: "cls1", Imports: "1AAAA"}
 	s.Writes.ObserveRecordWrite(now, nil)
 	heartbeat := now.Add(s.cfg.HeartbeatInterval)
-	report := mcs.NewImportReport(map[string][]mcs.Key{"cls2": {webKey(0)}})
+	report := mcs.NewImportReport(map[string][]mcs.Key{"cls2": {webKey(0)}}, nil)
 	s.SetImports(report)
 	if at, ok := s.Writes.NextRecord(now); !ok || !at.Equal(heartbeat) {
 		t.Errorf("the next record is due at %v (%t), want the heartbeat at %v", at, ok, heartbeat)
