@@ -178,7 +178,7 @@ func printMergedMembers(t *session.Table, members []Member, wide bool) {
 func firstQueryError(statuses []ClusterStatus) error {
 	for _, c := range statuses {
 		if c.Status == nil {
-			return errors.New(c.problemLine())
+			return errors.New(c.unanswered().String())
 		}
 	}
 	return nil

@@ -25,11 +25,6 @@ type ClusterStatus struct {
 	Remedy  string `json:"remedy,omitempty"`
 }
 
-// problemLine returns the problem with its remedy.
-func (c ClusterStatus) problemLine() string {
-	return strings.TrimSuffix(c.Context+": "+c.Problem+": "+c.Remedy, ": ")
-}
-
 func statusCommand(s *session.Session) *cobra.Command {
 	var format session.Format
 	cmd := &cobra.Command{
@@ -64,7 +59,7 @@ func QueryStatuses(ctx context.Context, s *session.Session, clusters []*session.
 }
 
 func printStatuses(s *session.Session, format session.Format, statuses []ClusterStatus) error {
-	problems := ListProblems(statuses)
+	problems := lines(ListProblems(statuses))
 	err := format.Print(s.Out, statuses, func(t *session.Table, wide bool) {
 		t.Row("CONTEXT", "CLUSTER", "CLUSTERSET", "REGISTRY", "VERSION", "SERVICES", "CONFLICTS", "CALLS/MIN", "STATE")
 		for _, c := range statuses {
@@ -94,27 +89,34 @@ func (c ClusterStatus) printRow(t *session.Table) {
 		t.Row(c.Context, "", "", "", "", "", "", "", c.State)
 		return
 	}
-	clusterID, clusterSetID, state := "", "", "ok"
+	clusterID, clusterSetID := "", ""
 	if id := c.Status.Identity; id != nil {
 		clusterID, clusterSetID = id.ClusterID, id.ClusterSetID
 	}
+	t.Row(c.Context, clusterID, clusterSetID, c.Status.Registry, c.Status.Version, c.Status.Services, len(c.Status.Conflicts), c.Status.Calls(), c.ControllerState())
+}
+
+// ControllerState returns the state of the controller, ok if it works.
+func (c ClusterStatus) ControllerState() string {
 	switch {
+	case c.Status == nil:
+		return c.State
 	case !c.Status.Leader:
-		state = "no leader"
+		return "no leader"
 	case c.Status.Identity == nil:
-		state = "not a member"
+		return "not a member"
 	case c.Status.IdentityProblem != "":
-		state = "identity problem"
+		return "identity problem"
 	case !c.Status.Synced:
-		state = "registry not read"
+		return "registry not read"
 	case c.Status.ReadProblem != "" || c.Status.WriteProblem != "":
-		state = "registry failing"
+		return "registry failing"
 	case len(c.Status.Imports) > 0:
-		state = "imports failing"
+		return "imports failing"
 	case slices.ContainsFunc(c.Status.Publications, func(p status.Publication) bool { return p.Problem != "" }):
-		state = "exports failing"
+		return "exports failing"
 	}
-	t.Row(c.Context, clusterID, clusterSetID, c.Status.Registry, c.Status.Version, c.Status.Services, len(c.Status.Conflicts), c.Status.Calls(), state)
+	return stateOK
 }
 
 func printMembers(t *session.Table, statuses []ClusterStatus, wide bool) {
@@ -155,18 +157,19 @@ func printPaths(t *session.Table, statuses []ClusterStatus) {
 				t.Line("")
 				t.Row("PATH FROM", "TO", "STATE", "SINCE", "CONTROLLER", "ENDPOINTS", "NOTIFICATIONS")
 			}
-			t.Row(c.Context, p.ClusterID, pathState(p), seconds(p.Seconds), controllerAnswer(p.Controller), endpointAnswers(p.Endpoints), notificationAge(p.NotificationAge))
+			t.Row(c.Context, p.ClusterID, PathState(p), seconds(p.Seconds), controllerAnswer(p.Controller), endpointAnswers(p.Endpoints), notificationAge(p.NotificationAge))
 		}
 	}
 }
 
-func pathState(p status.Path) string {
+// PathState returns the state of a path: ok, no endpoint answers, unreachable, or unknown.
+func PathState(p status.Path) string {
 	switch p.State {
 	case status.PathReachable:
 		if p.Endpoints.Targets > 0 && p.Endpoints.Reached == 0 {
 			return "no endpoint answers"
 		}
-		return "ok"
+		return stateOK
 	case status.PathUnreachable:
 		return "unreachable"
 	}

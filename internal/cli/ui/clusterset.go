@@ -28,8 +28,10 @@ type Clusterset struct {
 // newClusterset returns the document. Statuses and lists are of the same contexts.
 func newClusterset(now time.Time, statuses []show.ClusterStatus, lists []show.ContextServices) Clusterset {
 	c := Clusterset{
-		Time: now.UTC(), Status: statuses, Clusters: show.MergeMembers(statuses), Services: show.MergeServices(statuses, lists),
-		Problems: append([]string{}, show.ListProblems(statuses)...),
+		Time: now.UTC(), Status: statuses, Clusters: show.MergeMembers(statuses), Services: show.MergeServices(statuses, lists), Problems: []string{},
+	}
+	for _, p := range show.ListProblems(statuses) {
+		c.Problems = append(c.Problems, p.String())
 	}
 	for _, s := range statuses {
 		if s.Status != nil && s.Status.DNS != nil && s.Status.DNS.State == status.DNSNotServed {
