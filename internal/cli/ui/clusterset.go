@@ -2,6 +2,7 @@ package ui
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -11,39 +12,51 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
-// A Clusterset is the document that the page shows. Its parts are the JSON output of other
-// commands.
+// A Clusterset is the document that the page shows. Status is the JSON output of status, Clusters
+// that of get clusters, and Services that of get services -A.
 type Clusterset struct {
 	// Time is the time of the reading, by the clock of this computer.
-	Time time.Time `json:"time"`
-	// Status is that of status, Clusters that of get clusters, Services that of get services -A.
-	// Problems are the lines below the tables of status, why names do not resolve, and why services
-	// could not be read.
+	Time     time.Time            `json:"time"`
 	Status   []show.ClusterStatus `json:"status"`
 	Clusters []show.Member        `json:"clusters"`
 	Services []show.Service       `json:"services"`
-	Problems []string             `json:"problems"`
+	// Problems are those of status, why names do not resolve, and why services could not be read.
+	Problems []show.Problem `json:"problems"`
 }
 
 // newClusterset returns the document. Statuses and lists are of the same contexts.
 func newClusterset(now time.Time, statuses []show.ClusterStatus, lists []show.ContextServices) Clusterset {
 	c := Clusterset{
-		Time: now.UTC(), Status: statuses, Clusters: show.MergeMembers(statuses), Services: show.MergeServices(statuses, lists), Problems: []string{},
-	}
-	for _, p := range show.ListProblems(statuses) {
-		c.Problems = append(c.Problems, p.String())
+		Time: now.UTC(), Status: statuses, Clusters: show.MergeMembers(statuses), Services: show.MergeServices(statuses, lists),
+		Problems: append([]show.Problem{}, show.ListProblems(statuses)...),
 	}
 	for _, s := range statuses {
 		if s.Status != nil && s.Status.DNS != nil && s.Status.DNS.State == status.DNSNotServed {
-			c.Problems = append(c.Problems, s.Context+": "+s.Status.DNS.Problem)
+			c.Problems = append(c.Problems, show.Problem{Context: s.Context, Text: s.Context + ": " + s.Status.DNS.Problem})
 		}
 	}
 	for i, l := range lists {
 		if l.Problem != "" && statuses[i].Status != nil {
-			c.Problems = append(c.Problems, l.Context+": "+l.Problem)
+			c.Problems = append(c.Problems, show.Problem{Context: l.Context, Text: l.Context + ": " + l.Problem})
 		}
 	}
+	for i := range c.Problems {
+		c.Problems[i].Remedy = cmp.Or(c.Problems[i].Remedy, remedy(c.Problems[i]))
+	}
 	return c
+}
+
+// remedy returns the command that finds the action for a problem which names none.
+func remedy(p show.Problem) string {
+	if p.Service == nil {
+		return findReason(p.Context)
+	}
+	return "find the reason: kubectl mcs diagnose " + p.Service.Name + " -n " + p.Service.Namespace + " --context " + p.Context
+}
+
+// findReason returns the action for a problem of a context that names none.
+func findReason(context string) string {
+	return "find the reason: kubectl mcs check --context " + context
 }
 
 // readClusterset reads the controllers of all contexts. A standby and a controller that does not

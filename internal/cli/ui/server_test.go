@@ -9,12 +9,14 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -122,7 +124,7 @@ func TestFeed(t *testing.T) {
 	reads := 0
 	f := &feed{interval: time.Hour, read: func(context.Context) Clusterset {
 		reads++
-		return Clusterset{Problems: []string{}}
+		return Clusterset{Problems: []show.Problem{}}
 	}}
 	closed, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -218,7 +220,7 @@ func TestEvents(t *testing.T) {
 		}
 		return document
 	}
-	if d := cmp.Diff(three().clusterset(), next()); d != "" {
+	if d := cmp.Diff(three().clusterset(), next(), cmpopts.IgnoreUnexported(show.Problem{})); d != "" {
 		t.Errorf("the first event (-want +got):\n%s", d)
 	}
 	c.change(func(f *fleet) { f.members[0].Stale = true })
@@ -293,8 +295,12 @@ func TestCommand(t *testing.T) {
 			t.Errorf("%q differs from kubectl mcs %s -o json (-command +page):\n%s", part, line, d)
 		}
 	}
-	if lines, ok := document["problems"].([]any); !ok || len(lines) != 1 || !strings.HasPrefix(lines[0].(string), "member cls1 is stale") {
-		t.Errorf("problems %v", document["problems"])
+	wantProblems := []any{map[string]any{
+		"context": "cls2", "clusterSetID": "set1", "cluster": "cls1",
+		"text": "member cls1 is stale: its last heartbeat was 2s ago", "remedy": "if it does not exist any more, run kubectl mcs forget cls1",
+	}}
+	if d := cmp.Diff(any(wantProblems), document["problems"]); d != "" {
+		t.Errorf("problems (-want +got):\n%s", d)
 	}
 	for path, line := range map[string]string{"demo/web": "diagnose web --no-probe", "demo/web?probe=true": "diagnose web"} {
 		var got any = get(pathDiagnose + path)
@@ -372,15 +378,19 @@ func TestReadClusterset(t *testing.T) {
 	connections := clusters.Start(t)
 	s := &session.Session{ControllerNamespace: session.DefaultNamespace}
 	got := readClusterset(t.Context(), s, []*session.Cluster{connections["cls1"], connections["cls2"]})
-	if len(got.Problems) != 1 || !strings.Contains(got.Problems[0], "connection refused") || len(got.Clusters) != 2 || len(got.Services) != 1 {
+	if len(got.Problems) != 1 || !strings.Contains(got.Problems[0].Text, "connection refused") || len(got.Clusters) != 2 || len(got.Services) != 1 {
 		t.Errorf("got %+v", got)
 	}
+	check := "find the reason: kubectl mcs check --context "
+	want := []show.Problem{{Context: "cls1", Text: got.Problems[0].Text, Remedy: check + "cls1"}, {Context: "cls2", Text: "cls2: no answer", Remedy: check + "cls2"}}
 	lists := []show.ContextServices{{Context: "cls1"}, {Context: "cls2", Problem: "no answer"}}
-	if c := newClusterset(today, got.Status, lists); len(c.Problems) != 2 || c.Problems[1] != "cls2: no answer" {
-		t.Errorf("problems %q", c.Problems)
+	isJoint := cmpopts.IgnoreUnexported(show.Problem{})
+	if d := cmp.Diff(want, newClusterset(today, got.Status, lists).Problems, isJoint); d != "" {
+		t.Errorf("problems (-want +got):\n%s", d)
 	}
 	got.Status[1].Status.DNS = &status.DNS{State: status.DNSNotServed, Problem: "no such host"}
-	if c := newClusterset(today, got.Status, lists); len(c.Problems) != 3 || c.Problems[1] != "cls2: no such host" {
-		t.Errorf("problems %q", c.Problems)
+	want = slices.Insert(want, 1, show.Problem{Context: "cls2", Text: "cls2: no such host", Remedy: check + "cls2"})
+	if d := cmp.Diff(want, newClusterset(today, got.Status, lists).Problems, isJoint); d != "" {
+		t.Errorf("problems (-want +got):\n%s", d)
 	}
 }

@@ -119,7 +119,7 @@ function drawProblems() {
   const section = $('problems');
   section.hidden = set.problems.length === 0;
   $('problems-title').textContent = count(set.problems.length, 'problem');
-  sync(section.querySelector('ul'), set.problems, (p) => p, () => el('li'), (li, p) => { li.textContent = printable(p); });
+  sync(section.querySelector('ul'), set.problems, (p) => p.text, () => el('li'), (li, p) => { li.textContent = printable(`${p.text}; ${p.remedy}`); });
 }
 
 // ---- Lists
