@@ -207,7 +207,8 @@ func (c Clusters) Start(t *testing.T) map[string]*session.Cluster {
 		k.CoreDNS.Kube.Resources = k.Resources
 		k.CoreDNS.Kube.Discovery().(*fakediscovery.FakeDiscovery).FakedServerVersion = &version.Info{GitVersion: k.Kubernetes}
 		k.client = interceptor.NewClient(fake.NewClientBuilder().WithScheme(newScheme(t)).WithObjects(k.objects...).
-			WithIndex(&corev1.Event{}, "involvedObject.name", func(o client.Object) []string { return []string{o.(*corev1.Event).InvolvedObject.Name} }).Build(), k.handleRequests())
+			WithIndex(&corev1.Event{}, "involvedObject.name", func(o client.Object) []string { return []string{o.(*corev1.Event).InvolvedObject.Name} }).
+			WithIndex(&corev1.Event{}, "source", func(o client.Object) []string { return []string{o.(*corev1.Event).Source.Component} }).Build(), k.handleRequests())
 		connections[name] = &session.Cluster{
 			Context: name, Kube: k.CoreDNS.Kube, Now: func() time.Time { return Today }, PollInterval: time.Millisecond,
 			Objects: func() (client.Client, error) { return k.client, nil }, ForwardPort: k.forwardPort,

@@ -178,18 +178,18 @@ func lastWarning(ctx context.Context, k *session.Cluster, key mcs.Key) string {
 	}
 	var last corev1.Event
 	for _, e := range events.Items {
-		if e.Type == corev1.EventTypeWarning && e.InvolvedObject.Kind == mcsv1beta1.ServiceImportKindName && !eventTime(e).Before(eventTime(last)) {
+		if e.Type == corev1.EventTypeWarning && e.InvolvedObject.Kind == mcsv1beta1.ServiceImportKindName && !EventTime(e).Before(EventTime(last)) {
 			last = e
 		}
 	}
 	if last.Reason == "" {
 		return ""
 	}
-	return fmt.Sprintf("the last warning is of %s: %s: %s", eventTime(last).UTC().Format(time.RFC3339), last.Reason, last.Message)
+	return fmt.Sprintf("the last warning is of %s: %s: %s", EventTime(last).UTC().Format(time.RFC3339), last.Reason, last.Message)
 }
 
-// eventTime returns the time at which e occurred last.
-func eventTime(e corev1.Event) time.Time {
+// EventTime returns the time at which e occurred last.
+func EventTime(e corev1.Event) time.Time {
 	switch {
 	case e.Series != nil:
 		return e.Series.LastObservedTime.Time

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,13 +24,30 @@ type Clusterset struct {
 	Services []show.Service       `json:"services"`
 	// Problems are those of status, why names do not resolve, and why services could not be read.
 	Problems []show.Problem `json:"problems"`
+	// Contexts are those that the page was started with.
+	Contexts []ContextState `json:"contexts"`
+	// Map and Paths say who serves and who reaches whom.
+	Map   Map         `json:"map"`
+	Paths []PathsFrom `json:"paths"`
+}
+
+// A ContextState is the state of the controller that a context leads to.
+type ContextState struct {
+	Context string `json:"context"`
+	// State is that of status. Problem is the reason unless it is ok, Remedy the action.
+	State   string `json:"state"`
+	Problem string `json:"problem,omitempty"`
+	Remedy  string `json:"remedy,omitempty"`
+	// HasCluster reports whether Clusters has the cluster of the context.
+	HasCluster bool `json:"hasCluster"`
 }
 
 // newClusterset returns the document. Statuses and lists are of the same contexts.
 func newClusterset(now time.Time, statuses []show.ClusterStatus, lists []show.ContextServices) Clusterset {
+	members := show.MergeMembers(statuses)
 	c := Clusterset{
-		Time: now.UTC(), Status: statuses, Clusters: show.MergeMembers(statuses), Services: show.MergeServices(statuses, lists),
-		Problems: append([]show.Problem{}, show.ListProblems(statuses)...),
+		Time: now.UTC(), Status: statuses, Clusters: members, Services: show.MergeServices(statuses, lists),
+		Problems: append([]show.Problem{}, show.ListProblems(statuses)...), Map: newMap(statuses, lists, members), Paths: newPaths(statuses),
 	}
 	for _, s := range statuses {
 		if s.Status != nil && s.Status.DNS != nil && s.Status.DNS.State == status.DNSNotServed {
@@ -43,6 +62,9 @@ func newClusterset(now time.Time, statuses []show.ClusterStatus, lists []show.Co
 	for i := range c.Problems {
 		c.Problems[i].Remedy = cmp.Or(c.Problems[i].Remedy, remedy(c.Problems[i]))
 	}
+	for _, s := range statuses {
+		c.Contexts = append(c.Contexts, newContextState(s, c.Problems, members))
+	}
 	return c
 }
 
@@ -54,9 +76,17 @@ func remedy(p show.Problem) string {
 	return "find the reason: kubectl mcs diagnose " + p.Service.Name + " -n " + p.Service.Namespace + " --context " + p.Context
 }
 
-// findReason returns the action for a problem of a context that names none.
-func findReason(context string) string {
-	return "find the reason: kubectl mcs check --context " + context
+// newContextState returns the state of a context, with its first problem.
+func newContextState(s show.ClusterStatus, problems []show.Problem, members []show.Member) ContextState {
+	c := ContextState{
+		Context: s.Context, State: s.ControllerState(),
+		HasCluster: slices.ContainsFunc(members, func(m show.Member) bool { return m.Context == s.Context }),
+	}
+	i := slices.IndexFunc(problems, func(p show.Problem) bool { return strings.HasPrefix(p.Text, s.Context+": ") })
+	if c.State != "ok" && i >= 0 {
+		c.Problem, c.Remedy = strings.TrimPrefix(problems[i].Text, s.Context+": "), problems[i].Remedy
+	}
+	return c
 }
 
 // readClusterset reads the controllers of all contexts. A standby and a controller that does not

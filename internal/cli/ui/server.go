@@ -24,6 +24,7 @@ var page embed.FS
 // A source has the data of the page.
 type source struct {
 	clusterset func(context.Context) Clusterset
+	history    func(context.Context) History
 	diagnose   func(ctx context.Context, key mcs.Key, probe bool) doctor.Diagnosis
 	// interval is the shortest time between two readings.
 	interval time.Duration
@@ -34,6 +35,7 @@ const (
 	pathData       = "/api/"
 	pathClusterset = pathData + "clusterset"
 	pathEvents     = pathData + "events"
+	pathHistory    = pathData + "history"
 	pathDiagnose   = pathData + "diagnose/"
 )
 
@@ -54,6 +56,7 @@ func newHandler(address, token string, data source) http.Handler {
 	mux.Handle("GET /", http.FileServerFS(files))
 	mux.HandleFunc("GET "+pathClusterset, func(w http.ResponseWriter, r *http.Request) { writeClusterset(w, r, f) })
 	mux.HandleFunc("GET "+pathEvents, func(w http.ResponseWriter, r *http.Request) { writeEvents(w, r, f) })
+	mux.HandleFunc("GET "+pathHistory, func(w http.ResponseWriter, r *http.Request) { writeJSON(w, data.history(r.Context())) })
 	mux.HandleFunc("GET "+pathDiagnose+"{namespace}/{name}", func(w http.ResponseWriter, r *http.Request) { writeDiagnosis(w, r, data) })
 	g := newGuard(address, token)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -140,8 +143,12 @@ func writeDiagnosis(w http.ResponseWriter, r *http.Request, data source) {
 		http.Error(w, "the namespace or the name of the Service is not valid", http.StatusBadRequest)
 		return
 	}
+	writeJSON(w, data.diagnose(r.Context(), key, r.URL.Query().Get("probe") == "true"))
+}
+
+func writeJSON(w http.ResponseWriter, document any) {
 	var text bytes.Buffer
-	if err := session.PrintJSON(&text, data.diagnose(r.Context(), key, r.URL.Query().Get("probe") == "true")); err != nil {
+	if err := session.PrintJSON(&text, document); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}

@@ -64,6 +64,7 @@ func serve(ctx context.Context, s *session.Session, clusters []*session.Cluster,
 	token := rand.Text()
 	handler := newHandler(listener.Addr().String(), token, source{
 		clusterset: func(ctx context.Context) Clusterset { return readClusterset(ctx, s, clusters) },
+		history:    func(ctx context.Context) History { return readHistory(ctx, clusters) },
 		diagnose: func(ctx context.Context, key mcs.Key, probe bool) doctor.Diagnosis {
 			return doctor.Diagnose(key, doctor.GatherServiceIn(ctx, s, clusters, key, probe))
 		},
