@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -14,7 +15,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/chromiumtest"
 )
 
-var pictures = flag.Bool("pictures", false, "write the pictures of docs/kubectl-mcs.md")
+var pictures = flag.Bool("pictures", false, "write the pictures of docs/kubectl-mcs.md and README.md")
 
 // open opens the page with its token and waits until it shows data.
 func open(b *chromiumtest.Browser, url string) {
@@ -150,12 +151,21 @@ func keyboard(t *testing.T, b *chromiumtest.Browser) {
 	b.Check("the focus is visible", `getComputedStyle(document.activeElement).outlineStyle === "solid" && parseFloat(getComputedStyle(document.activeElement).outlineWidth) >= 2`)
 	b.Press("End")
 	b.Check("End", `document.activeElement === `+cells+`.at(-1)`)
-	b.Press("Tab", "Tab")
+	for _, stop := range []string{"#exporters", "#importers", "#paths"} {
+		b.Press("Tab")
+		b.Check("clusters and each list of the pictures are one stop", `document.activeElement.matches("`+stop+` a")`)
+	}
+	b.Press("Tab")
 	for strings.HasPrefix(b.Text(`document.activeElement.closest(".states") ? "state" : ""`), "state") {
 		b.Press("Tab")
 	}
-	b.Check("clusters are one stop, then states and filter of services", `document.activeElement === document.querySelector("#services input")`)
-	b.Press("Tab", "ArrowDown", "ArrowDown")
+	b.Check("states and filter of services", `document.activeElement === document.querySelector("#services input")`)
+	b.Press("Tab")
+	for range 6 {
+		b.Check("columns to sort by", `document.activeElement.matches("#services .sort")`)
+		b.Press("Tab")
+	}
+	b.Press("ArrowDown", "ArrowDown")
 	b.Check("arrow keys move between services", `document.activeElement === `+rows+`[2].querySelector("a")`)
 	b.Check("one stop in the table", `document.querySelectorAll("#services tbody a[tabindex='0']").length === 1`)
 	b.Press("Enter")
@@ -163,7 +173,7 @@ func keyboard(t *testing.T, b *chromiumtest.Browser) {
 	b.Check("the detail names the service", `document.querySelector("#detail-title").textContent === `+rows+`[2].cells[1].textContent`)
 	b.Check("steps of diagnose", `document.querySelectorAll("#steps .steps li").length === 14 && document.querySelector("#steps .failure").textContent.includes("Remedy: run kubectl mcs dns enable")`)
 	b.Check("the focus is in the dialog", `document.querySelector("#detail").contains(document.activeElement)`)
-	b.Eval(`[...document.querySelectorAll("#steps button")].at(-1).click()`, nil)
+	b.Eval(`document.querySelector("#steps .bar button").click()`, nil)
 	b.Until(`document.querySelectorAll("#steps .steps li").length === 15`) // with the DNS answer
 	b.Press("Escape")
 	b.Until(`!document.querySelector("#detail").open && !location.hash`)
@@ -186,6 +196,8 @@ func TestBrowser_ThreeHundred(t *testing.T) {
 	b.Check("compact: a screen and a quarter at most", `document.querySelector("#clusters .items").getBoundingClientRect().height < 1.25 * innerHeight`)
 	b.Check("no cell is cut off", cells+`.every((a) => { const id = a.querySelector(".id"); return id.scrollWidth <= id.clientWidth; })`)
 	b.Check("the page does not scroll sideways", `document.documentElement.scrollWidth <= innerWidth`)
+	b.Check("namespaces", `document.querySelectorAll("#services .group").length === 75`)
+	b.Eval(`document.querySelector("#services .sort").click()`, nil)
 	b.Check("rows in parts", rows+`.length === 200 && document.querySelector("#services .more").textContent === "Show 200 more of 600 services"`)
 	b.Eval(`document.querySelector("#services .more").click()`, nil)
 	b.Check("more rows", rows+`.length === 400`)
@@ -219,6 +231,185 @@ func TestBrowser_Narrow(t *testing.T) {
 	b.Until(`document.querySelector("#steps .failure")`)
 	b.Check("the detail does not scroll sideways", `document.querySelector("#detail").scrollWidth <= innerWidth`)
 	quiet(t, b, url)
+}
+
+// TestBrowser_Broken opens the page of 30 clusters with problems, and two contexts that are not
+// read.
+func TestBrowser_Broken(t *testing.T) {
+	b := chromiumtest.Start(t)
+	f := broken(30)
+	url := (&changingSource{fleet: f}).start(t)
+	b.Call("Browser.grantPermissions", map[string]any{"origin": url, "permissions": []string{"clipboardReadWrite", "clipboardSanitizedWrite"}}, nil)
+	b.Call("Emulation.setFocusEmulationEnabled", map[string]any{"enabled": true}, nil)
+	b.Look(1280, 860, "light")
+	open(b, url)
+	b.Until(`!document.querySelector("#history .summary").textContent.startsWith("Reading")`)
+	problemLinks(b)
+	contextCards(b)
+	pictureOfMap(b)
+	matrix(b)
+	folds(b)
+	sorts(t, b)
+	events(b)
+	copies(t, b)
+	for _, scheme := range []string{"dark", "light"} {
+		b.Look(390, 860, scheme)
+		b.Until(`document.querySelectorAll("#paths thead th").length < 10`)
+		low := []string{}
+		if b.Eval(contrast, &low); len(low) > 0 {
+			t.Errorf("%s: low contrast of %q", scheme, low)
+		}
+	}
+	phone(t, b)
+	quiet(t, b, url)
+}
+
+// problemLinks checks that a problem has its remedy, and leads to its object.
+func problemLinks(b *chromiumtest.Browser) {
+	b.Check("the first problems", `document.querySelectorAll("#problems li").length === 5 && document.querySelector("#problems .more").textContent === "Show all 8 problems"`)
+	b.Eval(`document.querySelector("#problems .more").click()`, nil)
+	item := `[...document.querySelectorAll("#problems li")].find((li) => li.textContent.includes("`
+	for text, want := range map[string]struct{ remedy, title string }{
+		"connections to pods of cluster": {"check routes, security groups and NetworkPolicies", "eu-central-1-04"},
+		"is stale":                       {"run kubectl mcs forget ap-south-1-06", "ap-south-1-06"},
+		"PortConflict":                   {"find the reason: kubectl mcs diagnose api -n team-00 --context eu-central-1-01", "team-00/api"},
+		"i/o timeout":                    {"find the reason: kubectl mcs check --context arn:aws:eks:eu-west-1:111122223333:cluster/analytics", "arn:aws:eks:eu-west-1:111122223333:cluster/analytics"},
+	} {
+		b.Check(text+" has the remedy of the CLI", item+text+`")).querySelector(".remedy").textContent.includes("`+want.remedy+`")`)
+		b.Eval(item+text+`")).querySelector("a").click()`, nil)
+		b.Until(`document.querySelector("#detail").open && document.querySelector("#detail-title").textContent === "` + want.title + `"`)
+		b.Press("Escape")
+		b.Until(`!document.querySelector("#detail").open`)
+	}
+}
+
+// contextCards checks that the contexts which are not read are cards, with what is not known.
+func contextCards(b *chromiumtest.Browser) {
+	b.Check("cards", `["staging no permission", "cluster/analytics unreachable"].every((text) => `+cells+`.some((a) => a.textContent.includes(text.split(" ")[0]) && a.textContent.includes(text.split(" ")[1])))`)
+	b.Check("they are no clusters", `document.querySelector("#figures dd").textContent === "30"`)
+	b.Eval(cells+`.find((a) => a.textContent.includes("staging")).click()`, nil)
+	b.Until(`document.querySelector("#detail").open && document.querySelector("#detail-body").textContent.includes("no permission to list pods")`)
+	b.Press("Escape")
+	b.Until(`!document.querySelector("#detail").open`)
+}
+
+func pictureOfMap(b *chromiumtest.Browser) {
+	b.Check("the clusters with problems first, and the number of the others", `[...document.querySelectorAll("#exporters .id")].map((e) => e.textContent).join().startsWith("ap-south-1-06,eu-central-1-04,us-east-1-03,") && document.querySelector("#exporters li:last-child").textContent.startsWith("18 others")`)
+	b.Check("a line for each state", `["bad", "warn", "note", "unknown", "ok"].every((level) => document.querySelector("#arrows path[data-level=" + level + "]"))`)
+	b.Check("lines differ not by colour alone", `new Set([...document.querySelectorAll("#arrows path")].map((p) => p.dataset.level + getComputedStyle(p).strokeDasharray)).size === 5 && new Set([...document.querySelectorAll("#arrows path")].map((p) => getComputedStyle(p).strokeDasharray)).size === 5`)
+	b.Check("its states in words", `/unreachable 3.*stale \d+.*drained \d+.*path unknown \d+.*ok \d+/s.test(document.querySelector("#map .legend").textContent)`)
+	b.Check("what is not known", `document.querySelector("#map .notes").textContent.includes("Unknown: which clusters without a context import from")`)
+	b.Eval(`document.querySelector("#exporters a").focus()`, nil)
+	b.Check("the lines of the others are dim", `document.querySelector("#arrows .dim") && [...document.querySelectorAll("#arrows path:not(.dim)")].every((p) => p.from === "ap-south-1-06")`)
+	b.Eval(`document.activeElement.blur()`, nil)
+}
+
+func matrix(b *chromiumtest.Browser) {
+	b.Check("a row for each context that is read", `document.querySelectorAll("#paths tbody tr").length === 3`)
+	b.Check("the column with problems first", `document.querySelector("#paths thead th:nth-child(2)").textContent === "eu-central-1-04" && document.querySelectorAll("#paths td[data-state=unreachable]").length === 3`)
+	b.Check("all columns on a wide page", `document.querySelectorAll("#paths thead th").length === 31`)
+	b.Check("what is not known", `document.querySelector("#paths .notes").textContent.includes("Unknown: the paths from")`)
+	b.Eval(`(() => { const i = document.querySelector("#clusters input"); i.value = "us-east"; i.dispatchEvent(new Event("input")); })()`, nil)
+	b.Check("the filter of the clusters", `document.querySelectorAll("#paths thead th").length === 7`)
+	b.Eval(`(() => { const i = document.querySelector("#clusters input"); i.value = ""; i.dispatchEvent(new Event("input")); })()`, nil)
+}
+
+func folds(b *chromiumtest.Browser) {
+	group := `[...document.querySelectorAll("#services .group")].find((tr) => tr.textContent.includes("team-05"))`
+	b.Check("namespaces with problems first", `document.querySelector("#services .group").textContent.includes("1 no endpoints")`)
+	b.Check("a namespace without problems is folded", group+`.querySelector("button").getAttribute("aria-expanded") === "false" && !`+rows+`.some((tr) => tr.textContent.includes("team-05/"))`)
+	b.Check("services that are ok are folded", `!`+rows+`.some((tr) => tr.matches(".service") && tr.dataset.level === "ok")`)
+	b.Eval(group+`.querySelector("button").click()`, nil)
+	b.Check("open", group+`.querySelector("button").getAttribute("aria-expanded") === "true" && `+rows+`.some((tr) => tr.textContent.includes("team-05/"))`)
+	b.Eval(`document.querySelector("#services .fold-ok button").click()`, nil)
+	b.Check("open ok", rows+`.some((tr) => tr.matches(".service") && tr.dataset.level === "ok")`)
+	b.Eval(`(() => { const i = document.querySelector("#services input"); i.value = "team-03"; i.dispatchEvent(new Event("input")); })()`, nil)
+	b.Check("a filter shows what it finds", rows+`.length === 8 && `+rows+`.every((tr) => tr.matches(".service"))`)
+	b.Eval(`(() => { const i = document.querySelector("#services input"); i.value = ""; i.dispatchEvent(new Event("input")); })()`, nil)
+}
+
+// sorts checks that each column sorts up, down, and back.
+func sorts(t *testing.T, b *chromiumtest.Browser) {
+	t.Helper()
+	for column, value := range map[int]string{1: `tr.cells[1].textContent`, 5: `parseInt(tr.cells[5].textContent)`} {
+		for _, way := range []string{"ascending", "descending"} {
+			b.Eval(fmt.Sprintf(`document.querySelectorAll("#services .sort")[%d].click()`, column), nil)
+			if got := b.Text(fmt.Sprintf(`document.querySelectorAll("#services thead th")[%d].ariaSort`, column)); got != way {
+				t.Errorf("column %d is %s, want %s", column, got, way)
+			}
+			before := "<="
+			if way == "descending" {
+				before = ">="
+			}
+			b.Check(fmt.Sprintf("column %d %s", column, way), `(() => { const v = `+rows+`.map((tr) => `+value+`); return v.length === 60 && v.slice(1).every((x, i) => v[i] `+before+` x); })()`)
+		}
+		b.Eval(fmt.Sprintf(`document.querySelectorAll("#services .sort")[%d].click()`, column), nil)
+		b.Check("by problems again", `document.querySelectorAll("#services .group").length === 8`)
+	}
+}
+
+func events(b *chromiumtest.Browser) {
+	b.Check("warnings, the newest first", `[...document.querySelectorAll("#history ol b")].map((e) => e.textContent).join() === "UnreachableCluster,PortConflict"`)
+	b.Check("times have a zone", `document.querySelector("#history time").textContent === "11:58:00 UTC"`)
+	b.Check("what is not known", `document.querySelector("#history .unread").textContent.includes("Events of staging are unknown: no permission to list events in the whole cluster")`)
+	b.Eval(`document.querySelector("#history .more").click()`, nil)
+	b.Check("normal events", `document.querySelectorAll("#history ol li").length === 3`)
+}
+
+// copies checks that a button copies a command or a name, and which parts of a text are commands.
+func copies(t *testing.T, b *chromiumtest.Browser) {
+	t.Helper()
+	b.Eval(`document.querySelector("#problems .copy").click()`, nil)
+	b.Until(`document.querySelector("#problems .copy").textContent === "Copied"`)
+	var copied string
+	if b.Eval(`navigator.clipboard.readText()`, &copied); copied != "kubectl mcs forget ap-south-1-06" {
+		t.Errorf("copied %q", copied)
+	}
+	for text, want := range map[string]string{
+		"run kubectl mcs dns enable --context cls1":                                            "kubectl mcs dns enable --context cls1",
+		"find the reason: kubectl --context a -n b logs web-1 --previous":                      "kubectl --context a -n b logs web-1 --previous",
+		"wait: kubectl mcs check --wait 1m --context a; if it continues, kubectl describe pod": "kubectl mcs check --wait 1m --context a|kubectl describe pod",
+		"run kubectl mcs install --context a, or set --controller-namespace":                   "kubectl mcs install --context a",
+		"kubectl mcs status --context cls1,cls2":                                               "kubectl mcs status --context cls1,cls2",
+		// no command, or not all of it
+		"check routes and NetworkPolicies": "", "run kubectl mcs check in the stale clusters: their controllers are down": "", "kubectl mcs status with all contexts": "",
+		"run kubectl mcs join --context a --cluster-id=… --clusterset-id=…": "", "run kubectl mcs forget x;reboot": "kubectl mcs forget x", "run kubectl mcs forget $(reboot)": "", "run kubectl mcs forget a`reboot`": "",
+	} {
+		encoded, err := json.Marshal(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got string
+		if b.Eval(`import("/dom.js").then((m) => m.commands(`+string(encoded)+`).join("|"))`, &got); got != want {
+			t.Errorf("the commands of %q are %q, want %q", text, got, want)
+		}
+	}
+}
+
+// cut returns the elements with text that end outside of the screen, or whose text is cut off.
+const cut = `[...document.querySelectorAll("h1, h2, h3, dt, dd, p, li, th, td, button, code, time, .id, .chip, .badge, .remedy")].filter((e) => e.checkVisibility() && !e.closest(".heard, .skip, .compact") && !(e.closest("#services thead, .stack thead"))
+  && (e.getBoundingClientRect().right > innerWidth + 0.5 || e.getBoundingClientRect().left < -0.5 || (e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).overflowX !== "visible"))).map((e) => e.tagName + " " + e.className + " " + e.textContent.slice(0, 40))`
+
+// phone checks that nothing is cut on a small screen.
+func phone(t *testing.T, b *chromiumtest.Browser) {
+	t.Helper()
+	check := func(what string) {
+		t.Helper()
+		b.Check(what+" does not scroll sideways", `document.documentElement.scrollWidth <= innerWidth && document.querySelector("#detail").scrollWidth <= innerWidth`)
+		var elements []string
+		if b.Eval(cut, &elements); len(elements) > 0 {
+			t.Errorf("%s: cut off: %q", what, elements)
+		}
+	}
+	check("the page")
+	b.Check("clusters that are ok are folded", cells+`.length === 5 && document.querySelector("#clusters .more").textContent === "Show 27 clusters that are ok"`)
+	b.Check("each cell of a service has its label", rows+`.find((tr) => tr.matches(".service")).cells[4].dataset.label === "Imported by"`)
+	for _, route := range []string{"service/production/team-00/api", "cluster/production/ap-south-1-06", "cluster/production/eu-central-1-01"} {
+		b.Eval(`location.hash = "#/`+route+`"`, nil)
+		b.Until(`document.querySelector("#detail").open && location.hash.endsWith(document.querySelector("#detail-title").textContent) && !document.querySelector("#steps [aria-busy=true]")`)
+		check(route)
+	}
+	b.Check("who is served", `document.querySelector("#detail-body").textContent.includes("Clusters that it serves")`)
 }
 
 // TestBrowser_HostileNames shows names that would be HTML, scripts or addresses if they were not
@@ -300,7 +491,7 @@ func TestBrowser_WithoutToken(t *testing.T) {
 	b.Until(`document.querySelector("#live")?.dataset.level === "ok" && location.hash === ""`)
 
 	server := httptest.NewUnstartedServer(nil)
-	server.Config.Handler = newHandler(server.Listener.Addr().String(), testToken, source{clusterset: func(context.Context) Clusterset { return three().clusterset() }, interval: chromiumtest.Stuck})
+	server.Config.Handler = newHandler(server.Listener.Addr().String(), testToken, source{clusterset: func(context.Context) Clusterset { return three().clusterset() }, history: func(context.Context) History { return three().history() }, interval: chromiumtest.Stuck})
 	server.Start()
 	open(b, server.URL)
 	server.CloseClientConnections()
@@ -337,8 +528,9 @@ func TestBrowser_Looks(t *testing.T) {
 		f.unreachable = map[string]bool{f.members[len(f.members)-1].ClusterID: name == "300"}
 		url := (&changingSource{fleet: f}).start(t)
 		for _, scheme := range []string{"light", "dark"} {
-			b.Look(1280, 860, scheme)
+			b.Look(1280, 1000, scheme)
 			open(b, url)
+			b.Until(`!document.querySelector("#history .summary").textContent.startsWith("Reading")`)
 			low := []string{}
 			if b.Eval(contrast, &low); len(low) > 0 {
 				t.Errorf("%s clusters, %s: low contrast of %q", name, scheme, low)
@@ -385,16 +577,19 @@ func TestBrowser_Looks(t *testing.T) {
 	}
 }
 
+// picturesOfDocs are those that docs/kubectl-mcs.md and the README show.
+var picturesOfDocs = map[string]string{"clusters-3-light": "clusterset", "service-light": "service"}
+
 // picture writes a picture of the page if -pictures is set: those of the docs into docs, the others
-// beside them for a look.
+// into a temporary directory for a look.
 func picture(t *testing.T, b *chromiumtest.Browser, name string) {
 	t.Helper()
 	if !*pictures {
 		return
 	}
-	dir := "../../../docs/ui"
-	if name != "clusters-3-light" && name != "clusters-3-dark" && name != "clusters-300-light" && name != "clusters-300-dark" && name != "service-light" {
-		dir = filepath.Join(os.TempDir(), "ui-pictures")
+	dir := filepath.Join(os.TempDir(), "ui-pictures")
+	if ofDocs := picturesOfDocs[name]; ofDocs != "" {
+		dir, name = "../../../docs/ui", ofDocs
 	}
 	b.Picture(filepath.Join(dir, name+".png"))
 }

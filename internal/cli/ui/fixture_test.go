@@ -1,10 +1,12 @@
 package ui
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/check"
@@ -27,7 +29,13 @@ type fleet struct {
 	exports     []mcs.Export
 	// importers are the clusters that import a service, besides the contexts.
 	importers map[mcs.Key][]string
+	// absent are the contexts whose controllers are not read, events those of the history.
+	absent []show.ClusterStatus
+	events []contextEvents
 }
+
+// history returns the events of the page.
+func (f *fleet) history() History { return newHistory(today, f.events) }
 
 // addService adds exports of a service, each with ready endpoints and some that are not.
 func (f *fleet) addService(namespace, name string, port int32, ready, notReady int, exporters ...string) mcs.Key {
@@ -85,6 +93,9 @@ func (f *fleet) clusterset() Clusterset {
 		s.Services = len(services)
 		statuses = append(statuses, show.ClusterStatus{Context: id, Status: s})
 		lists = append(lists, show.ContextServices{Context: id, Services: services})
+	}
+	for _, c := range f.absent {
+		statuses, lists = append(statuses, c), append(lists, show.ContextServices{Context: c.Context})
 	}
 	return newClusterset(today, statuses, lists)
 }
@@ -166,7 +177,7 @@ func many(n int) *fleet {
 		}
 		return out
 	}
-	f.contexts = ids(0, 3)
+	f.contexts = ids(0, min(n, 3))
 	names := []string{"api", "web", "cart", "search", "ledger", "login", "events", "images"}
 	for i := range 2 * n {
 		notReady, ready := i%3, i%11+1
@@ -219,4 +230,58 @@ func diagnosis(key mcs.Key, probe bool) doctor.Diagnosis {
 	}
 	d.Failure = &doctor.Failure{Context: "dublin", Check: d.Phases[1].Steps[6]}
 	return d
+}
+
+// healthy returns a clusterset of n clusters without problems.
+func healthy(n int) *fleet {
+	f := many(n)
+	for i := range f.members {
+		f.members[i] = newMember(f.members[i].ClusterID, i)
+	}
+	f.unreachable, f.conflicts, f.exports = nil, nil, nil
+	names := []string{"api", "web", "cart", "search", "ledger", "login", "events", "images"}
+	for i := range 2 * n {
+		exporters := []string{f.members[i*5%n].ClusterID}
+		if other := f.members[(i*3+1)%n].ClusterID; i%4 == 0 && other != exporters[0] {
+			exporters = append(exporters, other)
+		}
+		key := f.addService(fmt.Sprintf("team-%02d", i/len(names)), names[i%len(names)], 8080, i%5+1, 0, exporters...)
+		f.importers[key] = []string{f.members[(i*7+1)%n].ClusterID}
+	}
+	f.events = []contextEvents{{context: f.contexts[0], events: []corev1.Event{happened(12*time.Minute, corev1.EventTypeNormal, "ServiceImport", "web", "ClusterSelectionChanged", "served by frankfurt")}}}
+	return f
+}
+
+// broken returns a clusterset of n clusters, some of which have each problem.
+func broken(n int) *fleet {
+	f := many(n)
+	last := n - 1
+	f.members[last].Stale, f.members[last].HeartbeatAge = true, 312
+	f.unreachable[f.members[n/2].ClusterID] = true
+	key := f.exports[0].Key
+	f.conflicts[key] = []string{"PortConflict: port 8080/TCP differs: the export of " + f.members[0].ClusterID + " is the oldest and decides"}
+	f.absent = []show.ClusterStatus{
+		{Context: "staging", State: "no permission", Problem: "no permission to list pods in namespace cloud-map-mcs-system", Remedy: "see the permissions"},
+		{
+			Context: "arn:aws:eks:eu-west-1:111122223333:cluster/analytics", State: "unreachable",
+			Problem: "discovering multicluster.x-k8s.io/v1beta1: Get \"https://0123456789ABCDEF.gr7.eu-west-1.eks.amazonaws.com/apis\": dial tcp 10.3.0.7:443: i/o timeout",
+		},
+	}
+	f.events = []contextEvents{
+		{context: f.contexts[0], events: []corev1.Event{
+			happened(2*time.Minute, corev1.EventTypeWarning, "ServiceImport", key.Name, "UnreachableCluster", "pods of this cluster cannot reach "+f.members[n/2].ClusterID),
+			happened(9*time.Minute, corev1.EventTypeWarning, "ServiceExport", key.Name, "PortConflict", f.conflicts[key][0]),
+			happened(20*time.Minute, corev1.EventTypeNormal, "ServiceImport", key.Name, "ClusterDrained", "no cluster is drained"),
+		}},
+		{context: "staging", err: errors.New("no permission to list events in the whole cluster")},
+	}
+	return f
+}
+
+// happened returns an event of the controller.
+func happened(age time.Duration, kind, object, name, reason, message string) corev1.Event {
+	return corev1.Event{
+		InvolvedObject: corev1.ObjectReference{Kind: object, Namespace: "team-00", Name: name}, Type: kind, Reason: reason, Message: message,
+		EventTime: metav1.NewMicroTime(today.Add(-age)),
+	}
 }

@@ -97,7 +97,7 @@ func TestGuard(t *testing.T) {
 // The files of the page refer to no other server, have no script or style within HTML, and do not
 // interpret text as HTML or code.
 func TestPageIsSelfContained(t *testing.T) {
-	for _, name := range []string{"index.html", "app.js", "style.css", "icon.svg"} {
+	for _, name := range []string{"index.html", "app.js", "dom.js", "history.js", "map.js", "style.css", "icon.svg"} {
 		text, err := page.ReadFile("page/" + name)
 		if err != nil {
 			t.Fatal(err)
@@ -164,6 +164,11 @@ func (c *changingSource) start(t *testing.T) string {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			return c.fleet.clusterset()
+		},
+		history: func(context.Context) History {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return c.fleet.history()
 		},
 		diagnose: func(_ context.Context, key mcs.Key, probe bool) doctor.Diagnosis { return diagnosis(key, probe) },
 	})

@@ -2,47 +2,29 @@
 //
 // Names come from other clusters. All text is set as text, never as HTML, and the addresses of links are encoded.
 
-// levels are how serious the states are: of clusters, then of services. A state such as "drained 30%" counts by its first word.
+import { $, badge, clock, clusterRoute, compare, copyable, count, el, keepOneTabStop, links, mark, marks, names, order, printable, remedy, route, roving, seconds, serviceRoute, sync, worst } from './dom.js';
+import { followHistory, showIn } from './history.js';
+import { drawMap, drawPaths } from './map.js';
+
+// levels are how serious the states are: of clusters and contexts, then of services. A state such as "drained 30%" counts by its first word.
 const levels = {
-  cluster: { stale: 'bad', unreachable: 'bad', problem: 'bad', drained: 'note', ok: 'ok' },
+  cluster: {
+    stale: 'bad', unreachable: 'bad', problem: 'bad', crashing: 'bad', 'not started': 'bad', 'without pods': 'bad', 'not installed': 'bad', 'not found': 'bad', 'scaled to zero': 'bad',
+    'registry failing': 'bad', 'imports failing': 'bad', 'exports failing': 'bad', 'identity problem': 'bad',
+    'no leader': 'warn', starting: 'warn', 'registry not read': 'warn', 'no permission': 'unknown', 'not a member': 'note', drained: 'note', ok: 'ok',
+  },
   service: { problem: 'bad', 'no endpoints': 'bad', conflict: 'warn', stale: 'warn', drained: 'note', 'not imported here': 'note', ok: 'ok' },
 };
-const order = ['bad', 'warn', 'note', 'ok'];
-const marks = { bad: '×', warn: '!', note: '–', ok: '✓', wait: '…' };
-const results = { ok: 'ok', warning: 'warn', failed: 'bad', missing: 'bad', unknown: 'note' };
+const results = { ok: 'ok', warning: 'warn', failed: 'bad', missing: 'bad', unknown: 'unknown' };
 const compactFrom = 25; // with more clusters the cells have one line
+const foldFrom = 20; // with more services the namespaces fold
 const rowsAtOnce = 200; // rows of a table that are drawn at once
+const problemsAtOnce = 5;
 
-const $ = (id) => document.getElementById(id);
-const count = (n, one, many = one + 's') => `${n.toLocaleString('en')} ${n === 1 ? one : many}`;
 const kind = (state) => (state.startsWith('drained') ? 'drained' : state);
-const route = (...parts) => '#/' + parts.map(encodeURIComponent).join('/');
-const clusterRoute = (c) => route('cluster', c.clusterSetID, c.clusterID);
-const serviceRoute = (s) => route('service', s.clusterSetID, s.key.namespace, s.key.name);
-const compare = (a, b) => a.localeCompare(b, 'en', { numeric: true });
-
-// printable replaces control characters and those that change the direction of writing, as the other commands do.
-const printable = (text) => String(text ?? '').replace(/[\p{Cc}\p{Bidi_Control}]/gu, ' ');
-
-// el returns an element. Children are elements, or text.
-function el(name, attributes = {}, ...children) {
-  const e = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) {
-    if (value !== undefined && value !== false) e.setAttribute(key, value === true ? '' : value);
-  }
-  e.append(...children.flat().filter((c) => c !== '').map((c) => (c instanceof Node ? c : printable(c))));
-  return e;
-}
-
-// mark shows a level by form, colour and text, so that it can be seen without colours and heard.
-const mark = (level, state) => el('span', { class: 'mark', 'data-level': level, title: state }, el('span', { 'aria-hidden': 'true' }, marks[level]), el('span', { class: 'heard' }, state));
-
-const seconds = (s) => (s < 90 ? `${Math.round(s)} s` : s < 5400 ? `${Math.round(s / 60)} min` : s < 129600 ? `${Math.round(s / 3600)} h` : `${Math.round(s / 86400)} d`);
+const routeOf = (s) => serviceRoute(s.clusterSetID, s.key);
 const ports = (list) => (list ?? []).map((p) => `${p.port}/${p.protocol}`).join(', ');
 const sum = (list, field) => list.reduce((n, item) => n + item[field], 0);
-
-// names returns the first names of a list, and how many there are besides.
-const names = (list, limit) => list.slice(0, limit).join(', ') + (list.length > limit ? ` and ${list.length - limit} more` : '');
 
 // The token is in the fragment of the URL that was printed. The tab keeps it for reloads; the address bar and the history do not.
 function takeToken() {
@@ -67,6 +49,9 @@ async function ask(path, signal) {
 let set; // the last document
 let previous; // state by name, for the announcement of changes
 let limit = rowsAtOnce;
+let allProblems = false; // whether all of them are shown
+const folds = new Map(); // by namespace, and by namespace and '#ok': whether the user has opened it
+const sorting = { column: '', down: false };
 const lists = {
   cluster: { section: $('clusters'), text: '', state: '', items: [] },
   service: { section: $('services'), text: '', state: '', items: [] },
@@ -76,15 +61,26 @@ const lists = {
 function prepare(what, items, text) {
   for (const item of items) {
     item.kind = kind(item.state);
-    item.level = levels[what][item.kind] ?? 'note';
+    item.level = levels[what][item.kind] ?? 'unknown';
     item.text = text(item).toLowerCase();
   }
   return items;
 }
 
+// clusterItems returns the clusters, and the contexts of which no cluster is known. A cluster is not ok if its controller is not.
+function clusterItems() {
+  const states = new Map(set.contexts.map((c) => [c.context, c]));
+  const clusters = set.clusters.map((c) => {
+    const controller = states.get(c.context);
+    return c.state === 'ok' && controller && controller.state !== 'ok' ? { ...c, state: controller.state, controller } : { ...c, controller };
+  });
+  return [...clusters, ...set.contexts.filter((c) => !c.hasCluster).map((c) => ({ ...c, absent: true, clusterSetID: '', clusterID: c.context, version: '' }))];
+}
+
 function show(document_) {
   set = document_;
-  lists.cluster.items = prepare('cluster', set.clusters, (c) => [c.clusterID, c.version, c.context, c.state].join(' '));
+  lists.cluster.items = prepare('cluster', clusterItems(), (c) => [c.clusterID, c.version, c.context, c.state].join(' '));
+  set.clusters = lists.cluster.items.filter((c) => !c.absent);
   lists.service.items = prepare('service', set.services, (s) => [`${s.key.namespace}/${s.key.name}`, s.state, s.type, ...s.exports.map((e) => e.cluster)].join(' '));
   const common = commonVersion();
   for (const c of set.clusters) c.other = c.version !== common;
@@ -94,8 +90,8 @@ function show(document_) {
   }
   drawHeader();
   drawProblems();
-  drawClusters();
-  drawServices();
+  redraw();
+  showIn(set);
   drawDetail(false);
   announce();
 }
@@ -104,46 +100,45 @@ function show(document_) {
 
 function drawHeader() {
   const sets = [...new Set(set.status.map((c) => c.status?.identity?.clusterSetID).filter(Boolean))];
-  $('set').textContent = printable(sets.join(', ') || 'no clusterset');
-  document.title = printable(`${set.problems.length ? `(${set.problems.length}) ` : ''}${sets.join(', ')} – clusterset`);
+  const title = sets.join(', ') || (set.status.every((c) => c.status) ? 'no clusterset' : 'unknown');
+  $('set').textContent = printable(title);
+  document.title = printable(`${set.problems.length ? `(${set.problems.length}) ` : ''}${title} – clusterset`);
   $('contexts').textContent = printable(names(set.status.map((c) => c.context), 6));
-  const calls = set.status.reduce((n, c) => n + sum(c.status?.requests ?? [], 'count'), 0);
   const figures = [
-    ['clusters', set.clusters.length], ['services', set.services.length], ['endpoints', sum(set.clusters, 'endpoints')],
-    ['problems', set.problems.length], ['calls/min', calls],
+    ['cluster', set.clusters.length], ['service', set.services.length], ['endpoint', sum(set.clusters, 'endpoints')], ['problem', set.problems.length],
   ];
-  $('figures').replaceChildren(...figures.map(([name, n]) => el('div', { 'data-level': name === 'problems' && n ? 'bad' : false }, el('dt', {}, name), el('dd', {}, n.toLocaleString('en')))));
+  $('figures').replaceChildren(...figures.map(([name, n]) => el('div', { 'data-level': name === 'problem' && n ? 'bad' : false }, el('dt', {}, n === 1 ? name : name + 's'), el('dd', {}, n.toLocaleString('en')))));
+}
+
+// target returns the address of the object that a problem is about.
+function target(p) {
+  if (p.service) return serviceRoute(p.clusterSetID ?? '', p.service);
+  if (p.cluster) return route('cluster', p.clusterSetID ?? '', p.cluster);
+  const own = set.clusters.find((c) => c.context === p.context);
+  return own ? clusterRoute(own) : route('context', p.context);
 }
 
 function drawProblems() {
   const section = $('problems');
   section.hidden = set.problems.length === 0;
   $('problems-title').textContent = count(set.problems.length, 'problem');
-  sync(section.querySelector('ul'), set.problems, (p) => p.text, () => el('li'), (li, p) => { li.textContent = printable(`${p.text}; ${p.remedy}`); });
+  const shown = allProblems ? set.problems : set.problems.slice(0, problemsAtOnce);
+  // the text has times, which change
+  const key = (p) => [p.context, p.cluster, p.service?.namespace, p.service?.name, p.text.replace(/\d+/g, '')].join('/');
+  sync(section.querySelector('ul'), shown.map((p) => ({ ...p, target: target(p) })), key, () => el('li', {}, el('a'), el('span', { class: 'remedy' })), (li, p) => {
+    li.firstChild.href = p.target;
+    li.firstChild.textContent = printable(p.text);
+    if (li.remedy === p.remedy) return; // a button in it keeps the focus
+    li.remedy = p.remedy;
+    li.lastChild.replaceChildren(el('b', {}, 'Remedy: '), ...remedy(p.remedy));
+  });
+  const more = section.querySelector('.more');
+  more.hidden = set.problems.length <= problemsAtOnce;
+  more.textContent = allProblems ? 'Show fewer' : `Show all ${set.problems.length.toLocaleString('en')} problems`;
+  more.setAttribute('aria-expanded', allProblems);
 }
 
 // ---- Lists
-
-// sync makes the children of container those of items, in their order. An element stays while its item does, so the focus stays too.
-function sync(container, items, key, make, draw) {
-  const known = new Map([...container.children].map((e) => [e.key, e]));
-  const focused = container.contains(document.activeElement) ? document.activeElement : null;
-  let at = container.firstElementChild;
-  for (const item of items) {
-    const k = key(item);
-    const e = known.get(k) ?? Object.assign(make(item), { key: k });
-    known.delete(k);
-    const drawn = JSON.stringify(item);
-    if (e.drawn !== drawn) {
-      draw(e, item);
-      e.drawn = drawn;
-    }
-    if (e === at) at = at.nextElementSibling;
-    else container.insertBefore(e, at);
-  }
-  for (const e of known.values()) e.remove();
-  if (focused?.isConnected && document.activeElement !== focused) focused.focus({ preventScroll: true });
-}
 
 const matching = (list) => list.items.filter((i) => (!list.state || i.kind === list.state) && list.text.split(/\s+/).every((word) => i.text.includes(word)));
 
@@ -167,14 +162,20 @@ function drawStates(list) {
   });
 }
 
-function drawEmpty(list, shown) {
-  list.section.querySelector('.empty').hidden = shown > 0 || !set;
+// drawEmpty says why a list has nothing: no item, or none that matches.
+function drawEmpty(list, shown, none) {
+  const empty = list.section.querySelector('.empty');
+  empty.hidden = shown > 0 || !set;
+  empty.textContent = list.items.length ? 'Nothing matches the filter.' : none;
   keepOneTabStop(list.section.querySelector('.items'));
 }
 
 function redraw() {
   if (!set) return;
+  const clusters = matching(lists.cluster).filter((c) => !c.absent);
   drawClusters();
+  drawMap(set, clusters, Boolean(lists.cluster.text || lists.cluster.state));
+  drawPaths(set, clusters);
   drawServices();
 }
 
@@ -193,10 +194,15 @@ const pathText = (c) => {
   return paths.length ? `path ok from ${reached} of ${paths.length}` : 'path not checked from here';
 };
 
+const narrow = matchMedia('(max-width: 40rem)');
+let allClusters = false; // whether those that are ok are shown on a narrow page
+
 function drawClusters() {
   const list = lists.cluster;
-  const shown = matching(list);
+  const all = matching(list);
   const compact = list.items.length >= compactFrom;
+  const ok = compact && narrow.matches && !list.text && !list.state ? all.filter((c) => c.level === 'ok').length : 0;
+  const shown = ok && !allClusters ? all.filter((c) => c.level !== 'ok') : all;
   const grid = list.section.querySelector('.items');
   grid.classList.toggle('compact', compact);
   grid.style.setProperty('--id', `${Math.min(24, Math.max(6, ...list.items.map((c) => c.clusterID.length)))}ch`);
@@ -206,14 +212,25 @@ function drawClusters() {
     const side = compact ? compactSide(cell.c) : '';
     li.classList.toggle('double', side !== '');
     li.firstChild.dataset.level = cell.c.level;
-    li.firstChild.title = printable(`${cell.c.clusterID}: ${cell.c.state}, heartbeat ${seconds(cell.c.heartbeatAgeSeconds)} ago, ${cell.c.version}, ${pathText(cell.c)}`);
-    li.firstChild.replaceChildren(...(compact ? compactCell(cell.c, side) : card(cell.c)));
+    li.firstChild.title = printable(cell.c.absent ? `context ${cell.c.context}: ${cell.c.state}` : `${cell.c.clusterID}: ${cell.c.state}, heartbeat ${seconds(cell.c.heartbeatAgeSeconds)} ago, ${cell.c.version}, ${pathText(cell.c)}`);
+    li.firstChild.replaceChildren(...(compact ? compactCell(cell.c, side) : cell.c.absent ? contextCard(cell.c) : card(cell.c)));
   });
-  drawEmpty(list, shown.length);
+  const more = list.section.querySelector('.more');
+  more.hidden = !ok;
+  more.textContent = allClusters ? `Hide the ${count(ok, 'cluster')} that ${ok === 1 ? 'is' : 'are'} ok` : `Show ${count(ok, 'cluster')} that ${ok === 1 ? 'is' : 'are'} ok`;
+  more.setAttribute('aria-expanded', allClusters);
+  drawEmpty(list, shown.length + (ok && !allClusters ? ok : 0), 'No cluster is known.');
 }
 
 // compactSide is what a cell of one line shows besides the ID: why it is not like the others.
 const compactSide = (c) => (c.kind === 'stale' ? `stale ${seconds(c.heartbeatAgeSeconds)}` : c.kind === 'ok' ? (c.other ? c.version : '') : c.state);
+
+// contextCard is the card of a context of which no cluster is known.
+const contextCard = (c) => [
+  el('span', { class: 'top' }, mark(c.level, c.state), el('span', { class: 'id' }, c.context), el('span', { class: 'state' }, c.state)),
+  el('span', {}, 'context, cluster unknown'),
+  el('span', { class: 'reason' }, c.problem ?? ''),
+];
 
 const compactCell = (c, side) => [c.level === 'ok' ? el('span', { class: 'heard' }, c.state) : mark(c.level, c.state), el('span', { class: 'id' }, c.clusterID), side ? el('span', { class: c.level === 'ok' ? 'side other' : 'side' }, side) : ''];
 
@@ -228,16 +245,98 @@ function card(c) {
 
 // ---- Services
 
+// columns are those of the table, with the value that each is sorted by.
+const columns = [
+  { id: 'state', title: 'State', of: (s) => order.indexOf(s.level) },
+  { id: 'service', title: 'Service', of: (s) => `${s.key.namespace}/${s.key.name}` },
+  { id: 'ports', title: 'Ports', of: (s) => s.ports?.[0]?.port ?? 0 },
+  { id: 'exporters', title: 'Exported by', of: (s) => s.exports.length },
+  { id: 'importers', title: 'Imported by', of: (s) => s.importers.importing?.length ?? 0 },
+  { id: 'endpoints', title: 'Ready endpoints', of: (s) => sum(s.exports, 'ready') },
+];
+
+function sorted(services) {
+  const column = columns.find((c) => c.id === sorting.column);
+  if (!column) return services;
+  const by = (a, b) => (typeof a === 'string' ? compare(a, b) : a - b);
+  return [...services].sort((a, b) => (sorting.down ? -1 : 1) * by(column.of(a), column.of(b)));
+}
+
+// grouped returns the rows of the table: the services by namespace, of which those with problems come first. A namespace without problems is folded, and so
+// are the services of the others that are ok. A drain is no problem.
+function grouped(services) {
+  const groups = new Map();
+  for (const s of services) {
+    const id = `${s.clusterSetID}/${s.key.namespace}`;
+    groups.set(id, [...(groups.get(id) ?? []), s]);
+  }
+  const level = (group) => worst(group.map((s) => s.level));
+  return [...groups].sort(([a, x], [b, y]) => order.indexOf(level(x)) - order.indexOf(level(y)) || compare(a, b)).flatMap(([id, group]) => {
+    const ok = group.filter((s) => s.level === 'ok');
+    const open = folds.get(id) ?? ['bad', 'warn'].includes(level(group));
+    const head = { fold: id, open, title: group[0].key.namespace, states: stateCounts(group) };
+    if (!open || ok.length === 0 || ok.length === group.length) return [head, ...(open ? group : [])];
+    const all = folds.get(id + '#ok') ?? ok.length === 1;
+    return [head, ...group.filter((s) => s.level !== 'ok'), ...(ok.length > 1 ? [{ fold: id + '#ok', open: all, ok: ok.length }] : []), ...(all ? ok : [])];
+  });
+}
+
+function stateCounts(items) {
+  const counts = new Map();
+  for (const item of items) counts.set(item.kind, { state: item.kind, level: item.level, n: (counts.get(item.kind)?.n ?? 0) + 1 });
+  return [...counts.values()];
+}
+
 function drawServices() {
   const list = lists.service;
   const all = matching(list);
-  const shown = all.slice(0, limit);
+  const folded = all.length > foldFrom && !list.text && !list.state && !sorting.column;
+  const rows = folded ? grouped(all) : sorted(all);
+  const shown = rows.slice(0, limit);
   drawStates(list);
-  sync(list.section.querySelector('.items'), shown, serviceRoute, (s) => el('tr', {}, el('td'), el('th', { scope: 'row' }, el('a', { href: serviceRoute(s), tabindex: -1 })), el('td'), el('td'), el('td'), el('td', { class: 'number' })), drawService);
+  drawColumns();
+  sync(list.section.querySelector('.items'), shown, (r) => r.fold ?? routeOf(r), makeRow, (tr, r) => (r.fold ? drawFold(tr, r) : drawService(tr, r)));
   const more = list.section.querySelector('.more');
-  more.hidden = all.length <= shown.length;
-  more.textContent = `Show ${Math.min(rowsAtOnce, all.length - shown.length)} more of ${count(all.length, 'service')}`;
-  drawEmpty(list, shown.length);
+  more.hidden = rows.length <= shown.length;
+  more.textContent = `Show ${Math.min(rowsAtOnce, rows.length - shown.length)} more of ${folded ? count(rows.length, 'row') : count(all.length, 'service')}`;
+  drawEmpty(list, shown.length, set.contexts.every((c) => c.state === 'ok') ? 'No cluster exports a service.' : 'Unknown: not all controllers answer.');
+}
+
+function drawColumns() {
+  const ways = columns.map((c) => ({ ...c, way: c.id !== sorting.column ? 'none' : sorting.down ? 'descending' : 'ascending' }));
+  sync($('services').querySelector('thead tr'), ways, (c) => c.id, (c) => {
+    const button = el('button', { type: 'button', class: 'sort' });
+    button.addEventListener('click', () => sortBy(c.id));
+    return el('th', { scope: 'col', class: c.id === 'endpoints' ? 'number' : false }, button);
+  }, (th, c) => {
+    th.setAttribute('aria-sort', c.way);
+    th.firstChild.replaceChildren(c.title, el('span', { class: 'way', 'aria-hidden': 'true' }, { none: '↕', ascending: '↑', descending: '↓' }[c.way]));
+  });
+}
+
+// sortBy sorts up, then down, then by problems again.
+function sortBy(id) {
+  if (sorting.column !== id) Object.assign(sorting, { column: id, down: false });
+  else if (sorting.down) Object.assign(sorting, { column: '', down: false });
+  else sorting.down = true;
+  redraw();
+}
+
+function makeRow(r) {
+  if (!r.fold) return el('tr', { class: 'service' }, el('td', { 'data-label': 'State' }), el('th', { scope: 'row' }, el('a', { href: routeOf(r), tabindex: -1 })), ...columns.slice(2).map((c) => el('td', { 'data-label': c.title, class: c.id === 'endpoints' ? 'number' : false })));
+  const button = el('button', { type: 'button', class: 'fold', tabindex: -1 });
+  button.addEventListener('click', () => {
+    folds.set(r.fold, button.getAttribute('aria-expanded') !== 'true');
+    redraw();
+  });
+  return el('tr', { class: r.ok ? 'fold-ok' : 'group' }, el('th', { colspan: columns.length, scope: 'rowgroup' }, button));
+}
+
+function drawFold(tr, r) {
+  const button = tr.querySelector('button');
+  button.setAttribute('aria-expanded', r.open);
+  button.replaceChildren(el('span', { class: 'arrow', 'aria-hidden': 'true' }, r.open ? '▾' : '▸'),
+    ...(r.ok ? [badge('ok', `${r.ok} ok`)] : [el('span', { class: 'name' }, r.title), ...r.states.map((s) => badge(s.level, `${s.n} ${s.state}`))]));
 }
 
 function drawService(tr, s) {
@@ -251,7 +350,7 @@ function drawService(tr, s) {
   endpoints.textContent = s.exports.length ? `${sum(s.exports, 'ready')} of ${sum(s.exports, 'endpoints')}` : '';
 }
 
-const stateBadge = (item) => el('span', { class: 'badge', 'data-level': item.level }, el('span', { class: 'mark', 'data-level': item.level, 'aria-hidden': 'true' }, marks[item.level]), ` ${item.state}`);
+const stateBadge = (item) => badge(item.level, item.state);
 
 // exporter is the chip of a cluster that exports a service.
 const exporter = (e) => ({ name: e.cluster, level: e.stale ? 'warn' : e.drain ? 'note' : 'ok', text: e.stale ? 'stale' : e.drain ? `drained ${e.drain}` : '' });
@@ -282,10 +381,12 @@ let opened = ''; // the route of the detail
 let stop; // ends the request of the diagnosis
 
 function find() {
-  const [what, ...rest] = location.hash.startsWith('#/') ? location.hash.slice(2).split('/') : [];
-  if (!set || !lists[what]) return null;
-  const item = lists[what].items.find((i) => (what === 'cluster' ? clusterRoute(i) : serviceRoute(i)) === route(what, ...rest.map(decode)));
-  return { what, item, title: rest.slice(1).map(decode).join('/') };
+  const [what, ...rest] = location.hash.startsWith('#/') ? location.hash.slice(2).split('/').map(decode) : [];
+  if (!set || !['cluster', 'service', 'context'].includes(what)) return null;
+  const items = lists[what === 'service' ? 'service' : 'cluster'].items;
+  const item = items.find((i) => (what === 'service' ? routeOf(i) : clusterRoute(i)) === route(what, ...rest));
+  const key = what === 'service' ? { namespace: rest[1] ?? '', name: rest[2] ?? '' } : undefined;
+  return { what, item, key, title: what === 'context' ? rest[0] ?? '' : rest.slice(1).join('/') };
 }
 
 function decode(text) {
@@ -313,10 +414,10 @@ function drawDetail(anew = true) {
     $('detail-title').textContent = printable(found.title);
     $('detail-body').replaceChildren(el('div', { id: 'facts' }), found.what === 'service' ? el('section', { id: 'steps', 'aria-labelledby': 'steps-title' }) : '');
   }
-  $('detail-state').replaceChildren(found.item ? stateBadge(found.item) : el('span', { class: 'muted' }, 'not in the clusterset now'));
-  if (found.item) sync($('facts'), [found.item], () => opened, () => el('div'), (e, item) => e.replaceChildren(...(found.what === 'cluster' ? clusterFacts(item) : serviceFacts(item))));
+  $('detail-state').replaceChildren(found.item ? stateBadge(found.item) : el('span', { class: 'muted' }, found.what === 'context' ? 'not among the contexts without a cluster now' : 'not known to the controllers now'));
+  if (found.item) sync($('facts'), [found.item], () => opened, () => el('div'), (e, item) => e.replaceChildren(...({ cluster: clusterFacts, service: serviceFacts, context: contextFacts }[found.what](item))));
   if (!dialog.open) dialog.showModal();
-  if (first && found.what === 'service' && found.item) diagnose(found.item, false);
+  if (first && found.key) diagnose(found.key, false);
   if (first && anew) dialog.scrollTop = 0;
 }
 
@@ -325,25 +426,38 @@ const problems = (title, list) => (list?.length ? [el('h3', {}, title), el('ul',
 
 function table(title, header, rows) {
   if (!rows.length) return [];
-  return [el('h3', {}, title), el('div', { class: 'wide' }, el('table', {}, el('thead', {}, el('tr', {}, header.map((h) => el('th', { scope: 'col' }, h)))),
-    el('tbody', {}, rows.slice(0, rowsAtOnce).map((cells) => el('tr', {}, cells.map((c) => el('td', {}, c))))))),
+  return [el('h3', {}, title), el('table', { class: 'stack' }, el('thead', {}, el('tr', {}, header.map((h) => el('th', { scope: 'col' }, h)))),
+    el('tbody', {}, rows.slice(0, rowsAtOnce).map((cells) => el('tr', {}, cells.map((c, i) => el('td', { 'data-label': header[i] }, c)))))),
   rows.length > rowsAtOnce ? el('p', { class: 'muted' }, `and ${rows.length - rowsAtOnce} more`) : ''];
 }
+
+// contextFacts are those of a context of which no cluster is known.
+const contextFacts = (c) => [facts(['Problem', c.problem ?? ''], ['Remedy', c.remedy ? remedy(c.remedy) : ''])];
+
+// serving returns the rows of the clusters at the other end of the arrows of a cluster.
+const serving = (c, own, other) => set.map.arrows.filter((a) => a.clusterSetID === c.clusterSetID && a[own] === c.clusterID).map((a) => [
+  el('a', { href: route('cluster', a.clusterSetID, a[other]) }, a[other]), String(a.services), a.state]);
+
+// pathState is the state of a path in the words of status.
+const pathState = (p) => set.paths.find((x) => x.from === p.from)?.to[p.clusterID] ?? 'unknown';
 
 function clusterFacts(c) {
   const exported = lists.service.items.filter((s) => s.clusterSetID === c.clusterSetID && s.exports.some((e) => e.cluster === c.clusterID));
   const targets = (p) => (p.targets ? `${Math.min(p.reached, p.targets)} of ${p.targets}` : 'none');
   return [
     facts(['Clusterset', c.clusterSetID], ['Context', c.context ?? 'none of those that the page was started with'], ['Heartbeat', `${seconds(c.heartbeatAgeSeconds)} ago`],
+      ['Controller', c.controller && c.controller.state !== 'ok' ? [`${c.controller.state}: ${c.controller.problem ?? ''} `, el('span', { class: 'remedy' }, el('b', {}, 'Remedy: '), remedy(c.controller.remedy ?? ''))] : ''],
       ['Version', c.version], ['Exports', `${count(c.exports, 'service')}, ${count(c.endpoints, 'endpoint')}`], ['Drained', c.drain ?? ''],
-      ['Unknown', c.unknown ? `the state of ${count(c.unknown, 'service')}` : ''], ['UID', c.uid], ['Public key', c.key ?? '']),
+      ['Unknown', c.unknown ? `the state of ${count(c.unknown, 'service')}` : ''], ['UID', c.uid ? copyable(c.uid) : ''], ['Public key', c.key ? copyable(c.key) : '']),
     ...problems('Problems', c.problems),
     ...table('Paths to its pods', ['From', 'State', 'Since', 'Controller', 'Endpoints', 'Last notification'], (c.paths ?? []).map((p) => [
-      p.from, (p.state || 'not decided').toLowerCase() + (p.faultHere ? ', and most others too: the fault is probably there' : ''), seconds(p.seconds), targets(p.controller), targets(p.endpoints),
+      p.from, pathState(p) + (p.faultHere ? ', and most others too: the fault is probably there' : ''), seconds(p.seconds), targets(p.controller), targets(p.endpoints),
       p.notificationAgeSeconds === undefined ? 'none' : `${seconds(p.notificationAgeSeconds)} ago`])),
+    ...table('Clusters that it serves', ['Cluster', 'Services', 'State'], serving(c, 'from', 'to')),
+    ...table('Clusters that serve it', ['Cluster', 'Services', 'State'], serving(c, 'to', 'from')),
     ...table('Services that it exports', ['Service', 'State', 'Ready endpoints'], exported.map((s) => {
       const e = s.exports.find((x) => x.cluster === c.clusterID);
-      return [el('a', { href: serviceRoute(s) }, `${s.key.namespace}/${s.key.name}`), stateBadge(s), `${e.ready} of ${e.endpoints}`];
+      return [el('a', { href: routeOf(s) }, `${s.key.namespace}/${s.key.name}`), stateBadge(s), `${e.ready} of ${e.endpoints}`];
     })),
   ].filter((x) => x !== '');
 }
@@ -354,29 +468,29 @@ function serviceFacts(s) {
     el('div', { class: 'flow' },
       el('div', {}, el('h3', {}, 'Exported by'), el('p', {}, chips(s.exports.map((e) => ({ name: e.cluster })), 12))),
       el('div', { class: 'arrow', 'aria-hidden': 'true' }, '→'),
-      el('div', { class: 'middle' }, el('p', {}, `${s.key.name}.${s.key.namespace}.svc.clusterset.local`), el('p', { class: 'muted' }, [s.type, ports(s.ports)].filter(Boolean).join(' · '))),
+      el('div', { class: 'middle' }, el('p', {}, copyable(`${s.key.name}.${s.key.namespace}.svc.clusterset.local`)), el('p', { class: 'muted' }, [s.type, ports(s.ports)].filter(Boolean).join(' · '))),
       el('div', { class: 'arrow', 'aria-hidden': 'true' }, '→'),
       el('div', {}, el('h3', {}, 'Imported by'), el('p', {}, importersOf(s, 12)))),
     ...problems('Problems', s.problems),
     ...problems('Conflicts', s.conflicts),
     ...table('Exports', ['Cluster', 'Since', 'Ready endpoints', 'Stale', 'Drained', 'Tiers', 'For'], s.exports.map((e) => [
-      link(e.cluster), e.created ? e.created.replace('T', ' ').replace('Z', '') : '', `${e.ready} of ${e.endpoints}`, e.stale ? 'stale' : 'no', e.drain || 'no', e.clusterSelectors || 'none', e.recipients || 'all clusters'])),
+      link(e.cluster), e.created ? e.created.replace('T', ' ').replace('Z', ' UTC') : '', `${e.ready} of ${e.endpoints}`, e.stale ? 'stale' : 'no', e.drain || 'no', e.clusterSelectors || 'none', e.recipients || 'all clusters'])),
     ...(s.others?.length ? [el('p', { class: 'muted' }, `Also exported, for other clusters or to a namespace that is not imported, by ${names(s.others, 16)}.`)] : []),
   ].filter((x) => x !== '');
 }
 
 // diagnose follows a service as kubectl mcs diagnose does.
-async function diagnose(s, probe) {
+async function diagnose(key, probe) {
   const section = $('steps');
   stop?.abort();
   stop = new AbortController();
   const { signal } = stop;
   const button = el('button', { type: 'button', disabled: true }, 'Test DNS and connections');
-  button.addEventListener('click', () => diagnose(s, true));
+  button.addEventListener('click', () => diagnose(key, true));
   const body = el('div', { role: 'status', 'aria-busy': 'true' }, el('p', { class: 'muted' }, probe ? 'Testing DNS and connections…' : 'Checking each step…'));
   section.replaceChildren(el('div', { class: 'bar' }, el('h3', { id: 'steps-title' }, 'Step by step'), button), body);
   try {
-    const response = await ask(`/api/diagnose/${encodeURIComponent(s.key.namespace)}/${encodeURIComponent(s.key.name)}${probe ? '?probe=true' : ''}`, signal);
+    const response = await ask(`/api/diagnose/${encodeURIComponent(key.namespace)}/${encodeURIComponent(key.name)}${probe ? '?probe=true' : ''}`, signal);
     const d = await response.json();
     body.replaceChildren(...diagnosis(d, probe));
   } catch (error) {
@@ -389,22 +503,22 @@ async function diagnose(s, probe) {
 
 function diagnosis(d, probe) {
   const failure = d.failure
-    ? el('div', { class: 'failure' }, el('p', {}, el('b', {}, `Failed in ${d.failure.context} at ${d.failure.name}: `), d.failure.detail), d.failure.remedy ? el('p', {}, 'Remedy: ', el('code', {}, d.failure.remedy)) : '')
+    ? el('div', { class: 'failure' }, el('p', {}, el('b', {}, `Failed in ${d.failure.context} at ${d.failure.name}: `), d.failure.detail), d.failure.remedy ? el('p', {}, el('b', {}, 'Remedy: '), remedy(d.failure.remedy)) : '')
     : d.phases.some((p) => p.steps.some((step) => step.result === 'unknown'))
-    ? el('p', {}, mark('note', 'unknown'), ' No step failed, but some are unknown.')
+    ? el('p', {}, mark('unknown', 'unknown'), ' No step failed, but some are unknown.')
     : el('p', { class: 'passed' }, mark('ok', 'ok'), probe ? ' No step failed.' : ' No step failed. DNS and connections were not tested.');
   return [failure, ...d.phases.flatMap((p) => [
     el('h4', {}, `${p.name} in ${p.context}`),
-    el('ol', { class: 'steps' }, p.steps.map((step) => el('li', { 'data-level': results[step.result] ?? 'note' },
-      mark(results[step.result] ?? 'note', step.result), el('span', { class: 'step' }, step.name),
-      el('span', {}, step.detail, step.remedy ? el('span', { class: 'remedy' }, el('b', {}, 'Remedy: '), step.remedy) : '')))),
+    el('ol', { class: 'steps' }, p.steps.map((step) => el('li', { 'data-level': results[step.result] ?? 'unknown' },
+      mark(results[step.result] ?? 'unknown', step.result), el('span', { class: 'step' }, step.name),
+      el('span', {}, step.detail, step.remedy ? el('span', { class: 'remedy' }, el('b', {}, 'Remedy: '), remedy(step.remedy)) : '')))),
   ])];
 }
 
 // ---- Changes, for screen readers
 
 function announce() {
-  const states = new Map([...set.clusters.map((c) => ['cluster ' + c.clusterID, c.state]), ...set.services.map((s) => [`service ${s.key.namespace}/${s.key.name}`, s.state])]);
+  const states = new Map([...lists.cluster.items.map((c) => [`${c.absent ? 'context' : 'cluster'} ${c.clusterID}`, c.state]), ...set.services.map((s) => [`service ${s.key.namespace}/${s.key.name}`, s.state])]);
   if (previous) {
     const changes = [...states].filter(([name, state]) => previous.get(name) !== state).map(([name, state]) => (previous.has(name) ? `${name} is ${state}` : `${name} is new`));
     for (const name of previous.keys()) if (!states.has(name)) changes.push(`${name} is gone`);
@@ -413,42 +527,14 @@ function announce() {
   previous = states;
 }
 
-// ---- Keyboard: each list is one stop of the Tab key, arrow keys move within it
-
-const links = (container) => [...container.querySelectorAll('a')];
-
-// keepOneTabStop makes the link that had the focus last the stop, or the first one.
-function keepOneTabStop(container) {
-  const all = links(container);
-  const stop = all.includes(container.visited) ? container.visited : all[0];
-  for (const a of all) a.tabIndex = a === stop ? 0 : -1;
-}
-
-// move returns the index of the link that a key moves to. Columns is 1 for a table.
-function move(key, at, length, columns) {
-  const to = { ArrowDown: at + columns, ArrowUp: at - columns, ArrowRight: columns > 1 ? at + 1 : at, ArrowLeft: columns > 1 ? at - 1 : at, Home: 0, End: length - 1 }[key];
-  return to === undefined ? -1 : Math.max(0, Math.min(length - 1, to));
-}
+// ---- Keyboard and pointer
 
 for (const list of Object.values(lists)) {
   const container = list.section.querySelector('.items');
-  container.addEventListener('keydown', (event) => {
-    if (event.altKey || event.ctrlKey || event.metaKey) return;
-    const all = links(container);
-    const top = container.firstElementChild?.offsetTop;
-    const columns = container.tagName === 'UL' ? [...container.children].filter((e) => e.offsetTop === top).length : 1;
-    const to = move(event.key, all.indexOf(document.activeElement), all.length, columns);
-    if (to < 0) return;
-    event.preventDefault();
-    all[to].focus();
-  });
-  container.addEventListener('focusin', (event) => {
-    container.visited = event.target;
-    keepOneTabStop(container);
-  });
+  roving(container);
   container.addEventListener('click', (event) => {
     const row = event.target.closest('tr');
-    if (row && !event.target.closest('a') && !getSelection().toString()) row.querySelector('a').click();
+    if (row && !event.target.closest('a, button') && !getSelection().toString()) links(row)[0].click();
   });
   const input = list.section.querySelector('input');
   input.addEventListener('input', () => {
@@ -459,7 +545,7 @@ for (const list of Object.values(lists)) {
   input.addEventListener('keydown', (event) => {
     if (event.key === 'ArrowDown') {
       event.preventDefault();
-      container.querySelector('a')?.focus();
+      links(container)[0]?.focus();
     }
   });
 }
@@ -467,10 +553,24 @@ $('services').querySelector('.more').addEventListener('click', () => {
   limit += rowsAtOnce;
   redraw();
 });
+$('clusters').querySelector('.more').addEventListener('click', () => {
+  allClusters = !allClusters;
+  redraw();
+});
+$('problems').querySelector('.more').addEventListener('click', () => {
+  allProblems = !allProblems;
+  drawProblems();
+});
+narrow.addEventListener('change', redraw);
+let widthDrawn;
+new ResizeObserver(([{ contentRect }]) => {
+  if (contentRect.width !== widthDrawn) redraw(); // the number of columns depends on it
+  widthDrawn = contentRect.width;
+}).observe($('paths').querySelector('.matrix'));
 document.addEventListener('keydown', (event) => {
   if (event.key !== '/' || event.target.matches('input') || $('detail').open) return;
   event.preventDefault();
-  (document.activeElement?.closest('section') ?? $('clusters')).querySelector('input')?.focus();
+  (document.activeElement?.closest('section')?.querySelector('input') ?? $('clusters').querySelector('input')).focus();
 });
 
 const leave = () => { if (location.hash.startsWith('#/')) location.hash = ''; };
@@ -497,8 +597,14 @@ async function follow() {
         const events = (rest + value).split('\n\n');
         rest = events.pop();
         if (events.length) {
-          show(JSON.parse(events.at(-1).replaceAll(/^data: /gm, '')));
-          live('ok', `live, read at ${new Date(set.time).toLocaleTimeString('en-GB')}`);
+          try {
+            show(JSON.parse(events.at(-1).replaceAll(/^data: /gm, '')));
+          } catch (error) { // the connection is not the reason
+            reportError(error);
+            live('bad', `the page cannot show what was read: ${error.message}`);
+            continue;
+          }
+          live('ok', `live, read at ${clock(set.time)}`);
         }
       }
       throw new Error('the connection ended');
@@ -507,10 +613,11 @@ async function follow() {
         live('bad', error.message);
         return;
       }
-      live('bad', `no connection to kubectl mcs ui${set ? ` since ${new Date(set.time).toLocaleTimeString('en-GB')}` : ''}: ${error.message}`);
+      live('bad', `no connection to kubectl mcs ui${set ? ` since ${clock(set.time)}` : ''}: ${error.message}`);
     }
     await new Promise((resume) => setTimeout(resume, 2000));
   }
 }
 
 follow();
+followHistory(ask);

@@ -1,0 +1,193 @@
+// The pictures of the clusterset: who serves whom, and who reaches whom. Both show the clusters with problems first, and say how many others there are.
+
+import { $, badge, clusterRoute, count, el, keepOneTabStop, mark, names, printable, roving, sync, worst } from './dom.js';
+
+// arrowLevels and pathLevels are how serious the states of arrows and paths are.
+const arrowLevels = { unreachable: 'bad', 'no endpoint answers': 'bad', stale: 'warn', drained: 'note', 'path unknown': 'unknown', ok: 'ok' };
+const pathLevels = { unreachable: 'bad', 'no endpoint answers': 'bad', unknown: 'unknown', ok: 'ok' };
+const nodesAtOnce = 12; // clusters on each side of the map
+const rowsAtOnce = 24; // rows of the matrix
+const others = ''; // the ID of the node for the other clusters
+
+// drawMap draws the arrows of the clusters that match the filter.
+export function drawMap(set, clusters, filtered) {
+  const place = new Map(clusters.map((c, i) => [`${c.clusterSetID}/${c.clusterID}`, i]));
+  const has = (a, end) => place.has(`${a.clusterSetID}/${a[end]}`);
+  const arrows = set.map.arrows.filter((a) => has(a, 'from') || has(a, 'to'));
+  const side = (end, more) => {
+    const ids = new Map(more.map((c) => [c.clusterID, c.clusterSetID]));
+    for (const a of arrows) ids.set(a[end], a.clusterSetID);
+    const at = (id) => place.get(`${ids.get(id)}/${id}`) ?? place.size;
+    const sorted = [...ids.keys()].sort((a, b) => at(a) - at(b) || a.localeCompare(b, 'en', { numeric: true }));
+    const shown = sorted.length > nodesAtOnce + 1 ? sorted.slice(0, nodesAtOnce) : sorted;
+    const index = new Map(sorted.map((id, i) => [id, Math.min(i, shown.length)]));
+    return { shown, hidden: sorted.length - shown.length, index, set: (id) => ids.get(id) };
+  };
+  const left = side('from', clusters.filter((c) => c.exports > 0));
+  const right = side('to', []);
+  const levels = new Map(set.clusters.map((c) => [`${c.clusterSetID}/${c.clusterID}`, { level: c.level, state: c.state }]));
+  const nodes = (s, end, other, verb) => [...s.shown, ...(s.hidden ? [others] : [])].map((id) => {
+    const own = arrows.filter((a) => (id === others ? s.index.get(a[end]) === s.shown.length : a[end] === id));
+    const to = new Set(own.map((a) => a[other]));
+    return {
+      id, set: s.set(id), ...(levels.get(`${s.set(id)}/${id}`) ?? { level: 'unknown', state: 'unknown' }), count: to.size, hidden: s.hidden,
+      heard: own.length && id !== others ? `${verb} ${names(own.map((a) => `${a[other]} (${count(a.services, 'service')}, ${a.state})`), 16)}` : '',
+    };
+  });
+  drawNodes($('exporters'), nodes(left, 'from', 'to', 'serves'), (n) => (n.count ? `serves ${n.count}` : 'serves none'));
+  drawNodes($('importers'), nodes(right, 'to', 'from', 'is served by'), (n) => `by ${n.count}`);
+  drawArrows(arrows, left, right);
+  const section = $('map');
+  section.querySelector('.picture').hidden = left.shown.length === 0;
+  section.querySelector('.empty').hidden = left.shown.length > 0;
+  section.querySelector('.empty').textContent = filtered ? 'No cluster that matches the filter exports a service.' : emptyMap(set);
+  section.querySelector('.notes').replaceChildren(...mapNotes(set, arrows).map((n) => el('li', {}, n)));
+}
+
+const emptyMap = (set) => (set.contexts.every((c) => c.state === 'ok') ? 'No cluster exports a service.' : 'Unknown: not all controllers answer.');
+
+function mapNotes(set, arrows) {
+  const { unread, notReporting } = set.map;
+  const notes = [];
+  if (arrows.length) notes.push(legend(arrows.map((a) => a.state), arrowLevels, 'line'));
+  if (unread.length) notes.push(el('span', {}, `Unknown: which clusters without a context import from ${names(unread, 4)}. Name their contexts to see it.`));
+  if (notReporting.length) notes.push(el('span', {}, `Unknown: what ${names(notReporting, 4)} ${notReporting.length === 1 ? 'imports' : 'import'}, beyond the lines, without a report.`));
+  return notes;
+}
+
+// legend counts the states, with the mark or the line of each.
+function legend(states, levels, kind) {
+  const n = new Map();
+  for (const state of states) n.set(state, (n.get(state) ?? 0) + 1);
+  return el('span', { class: 'legend' }, Object.keys(levels).filter((state) => n.has(state)).map((state) => el('span', {},
+    kind === 'line' ? el('svg', { class: 'sample', viewBox: '0 0 28 6', 'aria-hidden': 'true' }, el('path', { d: 'M0,3 H28', 'data-level': levels[state], 'stroke-width': 2 })) : mark(levels[state], ''),
+    ` ${state} `, el('b', {}, n.get(state).toLocaleString('en')))));
+}
+
+function drawNodes(list, nodes, text) {
+  sync(list, nodes, (n) => `${n.set}/${n.id}`, (n) => el('li', {}, n.id === others ? el('span', { class: 'node' }) : el('a', { class: 'node', href: clusterRoute({ clusterSetID: n.set, clusterID: n.id }) })), (li, n) => {
+    li.dataset.id = n.id;
+    const node = li.firstChild;
+    if (n.id === others) node.replaceChildren(el('span', { class: 'id' }, `${n.hidden} others`), el('span', { class: 'muted' }, text(n)));
+    else node.replaceChildren(mark(n.level, n.state), el('span', { class: 'id', title: printable(n.id) }, n.id), el('span', { class: 'muted' }, text(n)), n.heard ? el('span', { class: 'heard' }, n.heard) : '');
+  });
+  keepOneTabStop(list);
+}
+
+// drawArrows draws one line for all arrows between two nodes. Its width grows with the number of services, which is not exact to read: the nodes and the
+// details have numbers.
+function drawArrows(arrows, left, right) {
+  const lines = new Map();
+  for (const a of arrows) {
+    const ends = [left.index.get(a.from), right.index.get(a.to)];
+    const line = lines.get(ends.join()) ?? { ends, n: 0, levels: [], text: [], from: left.shown[ends[0]] ?? others, to: right.shown[ends[1]] ?? others };
+    line.n += a.services;
+    line.levels.push(arrowLevels[a.state] ?? 'unknown');
+    if (line.text.length < 4) line.text.push(`${a.from} serves ${a.to}: ${count(a.services, 'service')}, ${a.state}`);
+    lines.set(ends.join(), line);
+  }
+  const rows = Math.max(left.shown.length + (left.hidden ? 1 : 0), right.shown.length + (right.hidden ? 1 : 0));
+  const svg = $('arrows');
+  svg.setAttribute('viewBox', `0 0 100 ${Math.max(1, rows)}`);
+  svg.parentElement.style.setProperty('--rows', rows);
+  const level = (line) => worst(line.levels);
+  const drawn = [...lines.values()].sort((a, b) => (level(a) === 'ok' ? 0 : 1) - (level(b) === 'ok' ? 0 : 1));
+  svg.replaceChildren(...drawn.map((line) => {
+    const [from, to] = line.ends.map((i) => i + 0.5);
+    const path = el('path', { d: `M0,${from} C50,${from} 50,${to} 100,${to}`, 'data-level': level(line), 'stroke-width': Math.min(6, 1.25 + Math.log2(line.n) / 2).toFixed(2) });
+    Object.assign(path, { from: line.from, to: line.to });
+    return path;
+  }));
+  highlight(svg.highlighted);
+}
+
+// highlight dims the lines that do not touch a node.
+function highlight(node) {
+  const svg = $('arrows');
+  svg.highlighted = node;
+  for (const path of svg.children) path.classList.toggle('dim', Boolean(node) && path[node.end] !== node.id);
+}
+
+roving($('paths').querySelector('table'));
+for (const [list, end] of [['exporters', 'from'], ['importers', 'to']]) {
+  roving($(list));
+  for (const [event, on] of [['pointerover', true], ['focusin', true], ['pointerout', false], ['focusout', false]]) {
+    $(list).addEventListener(event, ({ target }) => {
+      const li = target.closest('li');
+      if (li) highlight(on ? { end, id: li.dataset.id } : undefined);
+    });
+  }
+}
+
+// ---- Paths
+
+const cellWidth = 30; // px
+const tallFrom = 9; // with more clusters the two pictures are one below the other
+
+// drawPaths draws the matrix of the paths from the clusters of the contexts, with as many columns as there is room for. The last column and the last row
+// count the others.
+export function drawPaths(set, clusters) {
+  const section = $('paths');
+  const place = new Map(clusters.map((c, i) => [`${c.clusterSetID}/${c.clusterID}`, i]));
+  const columns = new Map(set.clusters.filter((c) => !c.mapped && place.has(`${c.clusterSetID}/${c.clusterID}`)).map((c) => [`${c.clusterSetID}/${c.clusterID}`, { set: c.clusterSetID, id: c.clusterID, states: {}, level: 'ok' }]));
+  const rows = set.paths.map((p) => ({ set: p.clusterSetID, id: p.from, faultHere: p.faultHere, cells: new Map(), level: 'ok' }));
+  rows.forEach((row, i) => {
+    for (const [key, column] of columns) {
+      if (column.set !== row.set || column.id === row.id) continue;
+      const state = set.paths[i].to[column.id] ?? 'unknown';
+      row.cells.set(key, state);
+      row.level = worst([row.level, pathLevels[state] ?? 'unknown']);
+      column.level = worst([column.level, pathLevels[state] ?? 'unknown']);
+    }
+  });
+  const rank = (level) => ['bad', 'unknown', 'ok'].indexOf(level);
+  const at = (x) => place.get(`${x.set}/${x.id}`) ?? place.size;
+  const sortedRows = rows.sort((a, b) => rank(a.level) - rank(b.level) || at(a) - at(b));
+  const sortedColumns = [...columns].sort(([, a], [, b]) => rank(a.level) - rank(b.level) || at(a) - at(b));
+  $('map').parentElement.classList.toggle('tall', set.clusters.length >= tallFrom);
+  const nameWidth = 12 + Math.min(200, innerWidth * 0.36, 8 * Math.max(12, ...rows.map((r) => r.id.length))); // px, at most as wide as style.css allows
+  const room = Math.max(1, Math.floor((section.querySelector('.matrix').clientWidth - nameWidth) / cellWidth));
+  const fit = sortedColumns.length <= room ? sortedColumns.length : Math.max(1, room - 4); // the column of the others has the width of four
+  const shownRows = sortedRows.length > rowsAtOnce ? sortedRows.slice(0, rowsAtOnce - 1) : sortedRows;
+  const hidden = sortedColumns.slice(fit);
+  section.querySelector('.empty').hidden = sortedRows.length > 0 && sortedColumns.length > 0;
+  section.querySelector('.empty').textContent = sortedRows.length ? 'No cluster matches the filter.' : 'Unknown: no controller of these contexts says it.';
+  const states = sortedRows.flatMap((row) => [...row.cells.values()]);
+  section.querySelector('.notes').replaceChildren(...pathNotes(set, rows, states).map((n) => el('li', {}, n)));
+  const data = { shownRows: shownRows.map((r) => [r.id, r.set, r.level, r.faultHere, [...r.cells]]), columns: sortedColumns.slice(0, fit), hidden: hidden.length, rows: sortedRows.length };
+  const table = section.querySelector('table');
+  table.hidden = !sortedRows.length || !sortedColumns.length;
+  const drawn = JSON.stringify(data);
+  if (table.drawn === drawn) return;
+  table.drawn = drawn;
+  const head = el('tr', {}, el('th', { scope: 'col', class: 'corner' }, 'from ↓ to →'), sortedColumns.slice(0, fit).map(([, c]) => el('th', { scope: 'col', title: printable(c.id) }, el('span', { class: 'upright' }, c.id))),
+    hidden.length ? el('th', { scope: 'col', class: 'rest' }, `${hidden.length} others`) : '');
+  const body = shownRows.map((row) => el('tr', {}, el('th', { scope: 'row' }, el('a', { href: clusterRoute({ clusterSetID: row.set, clusterID: row.id }) }, row.id)),
+    sortedColumns.slice(0, fit).map(([key, column]) => cell(row, column, row.cells.get(key))),
+    hidden.length ? el('td', { class: 'rest' }, summary(hidden.map(([key]) => row.cells.get(key)).filter(Boolean))) : ''));
+  const restRows = sortedRows.slice(shownRows.length);
+  if (restRows.length) {
+    body.push(el('tr', {}, el('th', { scope: 'row' }, `${restRows.length} others`), el('td', { colspan: fit + (hidden.length ? 1 : 0) }, summary(restRows.flatMap((row) => [...row.cells.values()])))));
+  }
+  table.replaceChildren(el('thead', {}, head), el('tbody', {}, body));
+  keepOneTabStop(table);
+}
+
+function cell(row, column, state) {
+  if (row.set === column.set && row.id === column.id) return el('td', { class: 'self' }, el('span', { 'aria-hidden': 'true' }, '·'), el('span', { class: 'heard' }, 'the cluster itself'));
+  if (!state) return el('td', {}, el('span', { class: 'heard' }, 'another clusterset'));
+  return el('td', { 'data-state': state, title: printable(`${row.id} to ${column.id}: ${state}`) }, mark(pathLevels[state] ?? 'unknown', state));
+}
+
+// summary counts states.
+const summary = (states) => (states.length ? legend(states, pathLevels, 'mark') : '');
+
+function pathNotes(set, rows, states) {
+  const known = new Set(rows.map((r) => `${r.set}/${r.id}`));
+  const unread = set.clusters.filter((c) => !c.mapped && !known.has(`${c.clusterSetID}/${c.clusterID}`)).map((c) => c.clusterID);
+  const notes = [];
+  if (states.length) notes.push(legend(states, pathLevels, 'mark'));
+  for (const row of rows) if (row.faultHere) notes.push(el('span', {}, badge('warn', row.id), ': most clusters cannot be reached, so the fault is probably in this cluster.'));
+  if (unread.length) notes.push(el('span', {}, `Unknown: the paths from ${names(unread, 4)}. Name ${unread.length === 1 ? 'its context' : 'their contexts'} to see them.`));
+  return notes;
+}
