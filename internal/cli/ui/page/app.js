@@ -107,7 +107,8 @@ function drawHeader() {
   const figures = [
     ['cluster', set.clusters.length], ['service', set.services.length], ['endpoint', sum(set.clusters, 'endpoints')], ['problem', set.problems.length],
   ];
-  $('figures').replaceChildren(...figures.map(([name, n]) => el('div', { 'data-level': name === 'problem' && n ? 'bad' : false }, el('dt', {}, n === 1 ? name : name + 's'), el('dd', {}, n.toLocaleString('en')))));
+  const known = set.status.some((c) => c.status?.identity) || set.status.every((c) => c.status); // else only the problems are
+  $('figures').replaceChildren(...figures.map(([name, n]) => el('div', { 'data-level': name === 'problem' && n ? 'bad' : false }, el('dt', {}, n === 1 ? name : name + 's'), el('dd', {}, known || name === 'problem' ? n.toLocaleString('en') : mark('unknown', 'unknown')))));
 }
 
 // target returns the address of the object that a problem is about.
@@ -227,8 +228,8 @@ const compactSide = (c) => (c.kind === 'stale' ? `stale ${seconds(c.heartbeatAge
 
 // contextCard is the card of a context of which no cluster is known.
 const contextCard = (c) => [
-  el('span', { class: 'top' }, mark(c.level, c.state), el('span', { class: 'id' }, c.context), el('span', { class: 'state' }, c.state)),
-  el('span', {}, 'context, cluster unknown'),
+  el('span', { class: 'top' }, mark(c.level, c.state), el('span', { class: 'id' }, c.context)),
+  el('span', {}, el('b', {}, c.state), ' · context, cluster unknown'),
   el('span', { class: 'reason' }, c.problem ?? ''),
 ];
 
@@ -439,7 +440,7 @@ const serving = (c, own, other) => set.map.arrows.filter((a) => a.clusterSetID =
   el('a', { href: route('cluster', a.clusterSetID, a[other]) }, a[other]), String(a.services), a.state]);
 
 // pathState is the state of a path in the words of status.
-const pathState = (p) => set.paths.find((x) => x.from === p.from)?.to[p.clusterID] ?? 'unknown';
+const pathState = (set_, p) => set.paths.find((x) => x.clusterSetID === set_ && x.from === p.from)?.to[p.clusterID] ?? 'unknown';
 
 function clusterFacts(c) {
   const exported = lists.service.items.filter((s) => s.clusterSetID === c.clusterSetID && s.exports.some((e) => e.cluster === c.clusterID));
@@ -451,7 +452,7 @@ function clusterFacts(c) {
       ['Unknown', c.unknown ? `the state of ${count(c.unknown, 'service')}` : ''], ['UID', c.uid ? copyable(c.uid) : ''], ['Public key', c.key ? copyable(c.key) : '']),
     ...problems('Problems', c.problems),
     ...table('Paths to its pods', ['From', 'State', 'Since', 'Controller', 'Endpoints', 'Last notification'], (c.paths ?? []).map((p) => [
-      p.from, pathState(p) + (p.faultHere ? ', and most others too: the fault is probably there' : ''), seconds(p.seconds), targets(p.controller), targets(p.endpoints),
+      p.from, pathState(c.clusterSetID, p) + (p.faultHere ? ', and most others too: the fault is probably there' : ''), seconds(p.seconds), targets(p.controller), targets(p.endpoints),
       p.notificationAgeSeconds === undefined ? 'none' : `${seconds(p.notificationAgeSeconds)} ago`])),
     ...table('Clusters that it serves', ['Cluster', 'Services', 'State'], serving(c, 'from', 'to')),
     ...table('Clusters that serve it', ['Cluster', 'Services', 'State'], serving(c, 'to', 'from')),

@@ -49,6 +49,7 @@ function drawHistory() {
 
 function summary() {
   if (history.failure) return `Unknown: the events could not be read: ${history.failure}`;
+  if (history.unread.length && history.unread.length === set?.contexts.length) return 'Unknown: no events could be read.';
   const warnings = history.events.filter((e) => e.type !== 'Normal').length;
   const from = history.unread.length ? ' in the clusters whose events could be read' : '';
   const more = history.more ? ` Older ones are left out: ${history.more.toLocaleString('en')}.` : '';

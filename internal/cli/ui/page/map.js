@@ -1,37 +1,37 @@
 // The pictures of the clusterset: who serves whom, and who reaches whom. Both show the clusters with problems first, and say how many others there are.
 
-import { $, badge, clusterRoute, count, el, keepOneTabStop, mark, names, printable, roving, sync, worst } from './dom.js';
+import { $, badge, clusterRoute, compare, count, el, keepOneTabStop, mark, names, printable, route, roving, sync, worst } from './dom.js';
 
 // arrowLevels and pathLevels are how serious the states of arrows and paths are.
 const arrowLevels = { unreachable: 'bad', 'no endpoint answers': 'bad', stale: 'warn', drained: 'note', 'path unknown': 'unknown', ok: 'ok' };
 const pathLevels = { unreachable: 'bad', 'no endpoint answers': 'bad', unknown: 'unknown', ok: 'ok' };
 const nodesAtOnce = 12; // clusters on each side of the map
 const rowsAtOnce = 24; // rows of the matrix
-const others = ''; // the ID of the node for the other clusters
+const others = 'others'; // the key of the node for the other clusters
+
+// keyOf names a cluster of a clusterset, labelOf for the user: an ID is not unique in several clustersets.
+const keyOf = (set, id) => JSON.stringify([set, id]);
+const labelOf = (all, set, id) => (new Set(all.map((c) => c.clusterSetID)).size > 1 ? `${id} of ${set}` : id);
 
 // drawMap draws the arrows of the clusters that match the filter.
 export function drawMap(set, clusters, filtered) {
-  const place = new Map(clusters.map((c, i) => [`${c.clusterSetID}/${c.clusterID}`, i]));
-  const has = (a, end) => place.has(`${a.clusterSetID}/${a[end]}`);
-  const arrows = set.map.arrows.filter((a) => has(a, 'from') || has(a, 'to'));
-  const side = (end, more) => {
-    const ids = new Map(more.map((c) => [c.clusterID, c.clusterSetID]));
-    for (const a of arrows) ids.set(a[end], a.clusterSetID);
-    const at = (id) => place.get(`${ids.get(id)}/${id}`) ?? place.size;
-    const sorted = [...ids.keys()].sort((a, b) => at(a) - at(b) || a.localeCompare(b, 'en', { numeric: true }));
+  const place = new Map(clusters.map((c, i) => [keyOf(c.clusterSetID, c.clusterID), i]));
+  const known = new Map(set.clusters.map((c) => [keyOf(c.clusterSetID, c.clusterID), c]));
+  const arrows = set.map.arrows.map((a) => ({ ...a, from: keyOf(a.clusterSetID, a.from), to: keyOf(a.clusterSetID, a.to) })).filter((a) => place.has(a.from) || place.has(a.to));
+  const label = (key) => labelOf(set.clusters, ...JSON.parse(key));
+  const side = (keys) => {
+    const sorted = [...new Set(keys)].sort((a, b) => (place.get(a) ?? place.size) - (place.get(b) ?? place.size) || compare(label(a), label(b)));
     const shown = sorted.length > nodesAtOnce + 1 ? sorted.slice(0, nodesAtOnce) : sorted;
-    const index = new Map(sorted.map((id, i) => [id, Math.min(i, shown.length)]));
-    return { shown, hidden: sorted.length - shown.length, index, set: (id) => ids.get(id) };
+    return { shown, hidden: sorted.length - shown.length, index: new Map(sorted.map((key, i) => [key, Math.min(i, shown.length)])) };
   };
-  const left = side('from', clusters.filter((c) => c.exports > 0));
-  const right = side('to', []);
-  const levels = new Map(set.clusters.map((c) => [`${c.clusterSetID}/${c.clusterID}`, { level: c.level, state: c.state }]));
-  const nodes = (s, end, other, verb) => [...s.shown, ...(s.hidden ? [others] : [])].map((id) => {
-    const own = arrows.filter((a) => (id === others ? s.index.get(a[end]) === s.shown.length : a[end] === id));
-    const to = new Set(own.map((a) => a[other]));
+  const left = side([...clusters.filter((c) => c.exports > 0).map((c) => keyOf(c.clusterSetID, c.clusterID)), ...arrows.map((a) => a.from)]);
+  const right = side(arrows.map((a) => a.to));
+  const nodes = (s, end, other, verb) => [...s.shown, ...(s.hidden ? [others] : [])].map((key) => {
+    const own = arrows.filter((a) => (key === others ? s.index.get(a[end]) === s.shown.length : a[end] === key));
+    const { level = 'unknown', state = 'unknown' } = known.get(key) ?? {};
     return {
-      id, set: s.set(id), ...(levels.get(`${s.set(id)}/${id}`) ?? { level: 'unknown', state: 'unknown' }), count: to.size, hidden: s.hidden,
-      heard: own.length && id !== others ? `${verb} ${names(own.map((a) => `${a[other]} (${count(a.services, 'service')}, ${a.state})`), 16)}` : '',
+      key, level, state, label: key === others ? `${s.hidden} others` : label(key), count: new Set(own.map((a) => a[other])).size,
+      heard: own.length && key !== others ? `${verb} ${names(own.map((a) => `${label(a[other])} (${count(a.services, 'service')}, ${a.state})`), 16)}` : '',
     };
   });
   drawNodes($('exporters'), nodes(left, 'from', 'to', 'serves'), (n) => (n.count ? `serves ${n.count}` : 'serves none'));
@@ -65,11 +65,11 @@ function legend(states, levels, kind) {
 }
 
 function drawNodes(list, nodes, text) {
-  sync(list, nodes, (n) => `${n.set}/${n.id}`, (n) => el('li', {}, n.id === others ? el('span', { class: 'node' }) : el('a', { class: 'node', href: clusterRoute({ clusterSetID: n.set, clusterID: n.id }) })), (li, n) => {
-    li.dataset.id = n.id;
-    const node = li.firstChild;
-    if (n.id === others) node.replaceChildren(el('span', { class: 'id' }, `${n.hidden} others`), el('span', { class: 'muted' }, text(n)));
-    else node.replaceChildren(mark(n.level, n.state), el('span', { class: 'id', title: printable(n.id) }, n.id), el('span', { class: 'muted' }, text(n)), n.heard ? el('span', { class: 'heard' }, n.heard) : '');
+  const make = (n) => el('li', {}, n.key === others ? el('span', { class: 'node' }) : el('a', { class: 'node', href: route('cluster', ...JSON.parse(n.key)) }));
+  sync(list, nodes, (n) => n.key, make, (li, n) => {
+    li.dataset.id = n.key;
+    li.firstChild.replaceChildren(...[n.key === others ? '' : mark(n.level, n.state), el('span', { class: 'id', title: printable(n.label) }, n.label), el('span', { class: 'muted' }, text(n)),
+      n.heard ? el('span', { class: 'heard' }, n.heard) : ''].filter(Boolean));
   });
   keepOneTabStop(list);
 }
@@ -80,10 +80,9 @@ function drawArrows(arrows, left, right) {
   const lines = new Map();
   for (const a of arrows) {
     const ends = [left.index.get(a.from), right.index.get(a.to)];
-    const line = lines.get(ends.join()) ?? { ends, n: 0, levels: [], text: [], from: left.shown[ends[0]] ?? others, to: right.shown[ends[1]] ?? others };
+    const line = lines.get(ends.join()) ?? { ends, n: 0, levels: [], from: left.shown[ends[0]] ?? others, to: right.shown[ends[1]] ?? others };
     line.n += a.services;
     line.levels.push(arrowLevels[a.state] ?? 'unknown');
-    if (line.text.length < 4) line.text.push(`${a.from} serves ${a.to}: ${count(a.services, 'service')}, ${a.state}`);
     lines.set(ends.join(), line);
   }
   const rows = Math.max(left.shown.length + (left.hidden ? 1 : 0), right.shown.length + (right.hidden ? 1 : 0));
@@ -128,8 +127,9 @@ const tallFrom = 9; // with more clusters the two pictures are one below the oth
 // count the others.
 export function drawPaths(set, clusters) {
   const section = $('paths');
-  const place = new Map(clusters.map((c, i) => [`${c.clusterSetID}/${c.clusterID}`, i]));
-  const columns = new Map(set.clusters.filter((c) => !c.mapped && place.has(`${c.clusterSetID}/${c.clusterID}`)).map((c) => [`${c.clusterSetID}/${c.clusterID}`, { set: c.clusterSetID, id: c.clusterID, states: {}, level: 'ok' }]));
+  const place = new Map(clusters.map((c, i) => [keyOf(c.clusterSetID, c.clusterID), i]));
+  const columns = new Map(set.clusters.filter((c) => !c.mapped && place.has(keyOf(c.clusterSetID, c.clusterID))).map((c) => [keyOf(c.clusterSetID, c.clusterID), { set: c.clusterSetID, id: c.clusterID, level: 'ok' }]));
+  const label = (x) => labelOf(set.clusters, x.set, x.id);
   const rows = set.paths.map((p) => ({ set: p.clusterSetID, id: p.from, faultHere: p.faultHere, cells: new Map(), level: 'ok' }));
   rows.forEach((row, i) => {
     for (const [key, column] of columns) {
@@ -141,11 +141,11 @@ export function drawPaths(set, clusters) {
     }
   });
   const rank = (level) => ['bad', 'unknown', 'ok'].indexOf(level);
-  const at = (x) => place.get(`${x.set}/${x.id}`) ?? place.size;
+  const at = (x) => place.get(keyOf(x.set, x.id)) ?? place.size;
   const sortedRows = rows.sort((a, b) => rank(a.level) - rank(b.level) || at(a) - at(b));
   const sortedColumns = [...columns].sort(([, a], [, b]) => rank(a.level) - rank(b.level) || at(a) - at(b));
   $('map').parentElement.classList.toggle('tall', set.clusters.length >= tallFrom);
-  const nameWidth = 12 + Math.min(200, innerWidth * 0.36, 8 * Math.max(12, ...rows.map((r) => r.id.length))); // px, at most as wide as style.css allows
+  const nameWidth = 12 + Math.min(200, innerWidth * 0.36, 8 * Math.max(12, ...rows.map((r) => label(r).length))); // px, at most as wide as style.css allows
   const room = Math.max(1, Math.floor((section.querySelector('.matrix').clientWidth - nameWidth) / cellWidth));
   const fit = sortedColumns.length <= room ? sortedColumns.length : Math.max(1, room - 4); // the column of the others has the width of four
   const shownRows = sortedRows.length > rowsAtOnce ? sortedRows.slice(0, rowsAtOnce - 1) : sortedRows;
@@ -160,9 +160,9 @@ export function drawPaths(set, clusters) {
   const drawn = JSON.stringify(data);
   if (table.drawn === drawn) return;
   table.drawn = drawn;
-  const head = el('tr', {}, el('th', { scope: 'col', class: 'corner' }, 'from ↓ to →'), sortedColumns.slice(0, fit).map(([, c]) => el('th', { scope: 'col', title: printable(c.id) }, el('span', { class: 'upright' }, c.id))),
+  const head = el('tr', {}, el('th', { scope: 'col', class: 'corner' }, 'from ↓ to →'), sortedColumns.slice(0, fit).map(([, c]) => el('th', { scope: 'col', title: printable(label(c)) }, el('span', { class: 'upright' }, label(c)))),
     hidden.length ? el('th', { scope: 'col', class: 'rest' }, `${hidden.length} others`) : '');
-  const body = shownRows.map((row) => el('tr', {}, el('th', { scope: 'row' }, el('a', { href: clusterRoute({ clusterSetID: row.set, clusterID: row.id }) }, row.id)),
+  const body = shownRows.map((row) => el('tr', {}, el('th', { scope: 'row' }, el('a', { href: clusterRoute({ clusterSetID: row.set, clusterID: row.id }) }, label(row))),
     sortedColumns.slice(0, fit).map(([key, column]) => cell(row, column, row.cells.get(key))),
     hidden.length ? el('td', { class: 'rest' }, summary(hidden.map(([key]) => row.cells.get(key)).filter(Boolean))) : ''));
   const restRows = sortedRows.slice(shownRows.length);
@@ -183,8 +183,8 @@ function cell(row, column, state) {
 const summary = (states) => (states.length ? legend(states, pathLevels, 'mark') : '');
 
 function pathNotes(set, rows, states) {
-  const known = new Set(rows.map((r) => `${r.set}/${r.id}`));
-  const unread = set.clusters.filter((c) => !c.mapped && !known.has(`${c.clusterSetID}/${c.clusterID}`)).map((c) => c.clusterID);
+  const known = new Set(rows.map((r) => keyOf(r.set, r.id)));
+  const unread = set.clusters.filter((c) => !c.mapped && !known.has(keyOf(c.clusterSetID, c.clusterID))).map((c) => c.clusterID);
   const notes = [];
   if (states.length) notes.push(legend(states, pathLevels, 'mark'));
   for (const row of rows) if (row.faultHere) notes.push(el('span', {}, badge('warn', row.id), ': most clusters cannot be reached, so the fault is probably in this cluster.'));
