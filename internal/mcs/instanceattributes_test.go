@@ -98,7 +98,7 @@ func TestNewExport_InstanceAttributes(t *testing.T) {
 		"pod":               {ofExport: "pod=$(pod)", attributes: "pod=$(pod)", pod: "web-0"},
 		"Region":            {ofExport: "r=$(region)", attributes: "r=$(region)", region: "eu-west-1"},
 		"escaped":           {ofExport: "r=$$(region)", attributes: "r=$$(region)"},
-		"not valid":         {ofExport: "READY=true", left: "attributes of Cloud Map instances left out: annotation multicluster.k8s.aws/instance-attributes: READY is reserved"},
+		"not valid":         {ofExport: "READY=true", left: "attributes of Cloud Map instances left out: annotation " + AnnotationInstanceAttributes + ": READY is reserved"},
 		"without an entry":  {ofExport: ",", left: "the list is empty"},
 		"another not valid": {ofExport: "x", ofService: "team=a", left: "name=value"},
 	} {

@@ -221,7 +221,7 @@ func TestImportStale(t *testing.T) {
 	}
 	for _, tt := range tests {
 		got := ImportStale(tt.fates, rule(tt.policy))
-		if got.Type != "multicluster.k8s.aws/Stale" || string(got.Status) != tt.wantStatus || got.Reason != tt.wantReason || !strings.Contains(got.Message, tt.wantText) {
+		if got.Type != ConditionStale || string(got.Status) != tt.wantStatus || got.Reason != tt.wantReason || !strings.Contains(got.Message, tt.wantText) {
 			t.Errorf("%v under %s: got %+v, want %s, %s, %q", tt.fates, tt.policy, got, tt.wantStatus, tt.wantReason, tt.wantText)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
 // TestImportLivesAsLongAsAnExport: it stays, with its IP, while one cluster exports the service,
@@ -219,10 +220,10 @@ func TestMetadata(t *testing.T) {
 			return fmt.Errorf("the import has the export times %q, want one of cls1", times)
 		}
 		delete(imp.Annotations, "multicluster.k8s.aws/export-times")
-		if left := imp.Annotations["multicluster.k8s.aws/not-imported"]; left != "example.com/note,example.com/team" {
+		if left := imp.Annotations[plan.AnnotationNotImported]; left != "example.com/note,example.com/team" {
 			return fmt.Errorf("the keys %q are listed as not imported", left)
 		}
-		delete(imp.Annotations, "multicluster.k8s.aws/not-imported")
+		delete(imp.Annotations, plan.AnnotationNotImported)
 		delete(imp.Annotations, "multicluster.k8s.aws/exported-labels")
 		delete(imp.Annotations, "multicluster.k8s.aws/exported-annotations")
 		if d := cmp.Diff(labels, imp.Labels) + cmp.Diff(annotations, imp.Annotations); d != "" {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/tutorial"
 )
@@ -36,7 +37,7 @@ func TestInstanceDNS(t *testing.T) {
 	admin.Spec.Ports = append(admin.Spec.Ports, corev1.ServicePort{Name: "metrics", Port: 9090, TargetPort: intstr.FromInt32(9090)})
 	// two ports each: with 8 of them DNS answers all
 	for c, replicas := range map[cluster]int{cls1: 2, cls2: 1} {
-		kubectl(t, c, "annotate", "namespace", ns, "multicluster.k8s.aws/instance-dns=auto")
+		kubectl(t, c, "annotate", "namespace", ns, mcs.AnnotationInstanceDNS+"=auto")
 		apply(t, c, servers(c, ns, "web", replicas))
 		for _, svc := range []*corev1.Service{web, admin} {
 			svc := svc.DeepCopy()
@@ -50,7 +51,7 @@ func TestInstanceDNS(t *testing.T) {
 		export(t, c, ns, web.Name)
 		export(t, c, ns, admin.Name)
 	}
-	kubectl(t, cls1, "-n", ns, "annotate", "serviceexport", "web", "multicluster.k8s.aws/instance-attributes=team=payments,at=$(node)")
+	kubectl(t, cls1, "-n", ns, "annotate", "serviceexport", "web", mcs.AnnotationInstanceAttributes+"=team=payments,at=$(node)")
 	startClient(t, cls1, ns)
 
 	// follow waits until n pods are ready in the EndpointSlices of the clusters and DNS has exactly

@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
 // addArgs gives a cluster's controller further arguments until the test ends.
@@ -71,7 +73,7 @@ func staleIs(ctx context.Context, c cluster, ns, name, want, text string) error 
 		return err
 	}
 	got := ""
-	condition := meta.FindStatusCondition(imp.Status.Conditions, "multicluster.k8s.aws/Stale")
+	condition := meta.FindStatusCondition(imp.Status.Conditions, mcs.ConditionStale)
 	if condition != nil {
 		got = string(condition.Status) + " " + condition.Reason
 	}

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
@@ -248,7 +249,7 @@ func (s *survival) allReady(ctx context.Context, n int) error {
 		if len(imp.Spec.IPs) == 0 || !meta.IsStatusConditionTrue(imp.Status.Conditions, "Ready") {
 			return fmt.Errorf("the ServiceImport %s has the IPs %v and the conditions %+v", imp.Name, imp.Spec.IPs, imp.Status.Conditions)
 		}
-		if stale := meta.FindStatusCondition(imp.Status.Conditions, "multicluster.k8s.aws/Stale"); stale != nil && stale.Status != metav1.ConditionFalse {
+		if stale := meta.FindStatusCondition(imp.Status.Conditions, mcs.ConditionStale); stale != nil && stale.Status != metav1.ConditionFalse {
 			return fmt.Errorf("the ServiceImport %s is stale: %+v", imp.Name, stale)
 		}
 	}

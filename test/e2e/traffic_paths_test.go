@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
@@ -100,7 +101,7 @@ func unreachableIs(ctx context.Context, c cluster, ns, name, want string) error 
 		return err
 	}
 	got := ""
-	if condition := meta.FindStatusCondition(imp.Status.Conditions, "multicluster.k8s.aws/Unreachable"); condition != nil {
+	if condition := meta.FindStatusCondition(imp.Status.Conditions, mcs.ConditionUnreachable); condition != nil {
 		got = string(condition.Status) + " " + condition.Reason
 	}
 	if got != want {
