@@ -26,7 +26,7 @@ const (
 const (
 	// AnnotationDrain is the annotation with a Drain: of the ClusterProperty with the cluster's ID
 	// for all exports of the cluster, of a ServiceExport for one.
-	AnnotationDrain = "multicluster.k8s.aws/drain"
+	AnnotationDrain = Domain + "/drain"
 	// PropertyDrain is the ClusterProperty by which the other clusters know that a cluster is
 	// drained.
 	PropertyDrain = "drain.multicluster.k8s.aws"
@@ -218,7 +218,7 @@ func (a rankedAddress) compare(b rankedAddress) int {
 
 // ConditionDrained is the type of the ServiceImport condition that reports whether exporting
 // clusters are drained. It is not part of mcs-api.
-const ConditionDrained = "multicluster.k8s.aws/Drained"
+const ConditionDrained = Domain + "/Drained"
 
 // Reasons of ConditionDrained.
 const (

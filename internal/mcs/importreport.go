@@ -257,7 +257,7 @@ func (i Importers) IsSame(o Importers) bool {
 
 // ConditionImported is the type of the ServiceExport condition that reports which clusters import a
 // service. It is not part of mcs-api.
-const ConditionImported = "multicluster.k8s.aws/Imported"
+const ConditionImported = Domain + "/Imported"
 
 // Reasons of ConditionImported.
 const (

@@ -1,7 +1,6 @@
 package mcs
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -14,7 +13,7 @@ import (
 // attributes of the Cloud Map instances that mirror the export: "name=value" separated by commas or
 // lines. A value may refer to facts of the endpoint or the cluster, such as $(zone). The
 // ServiceExport's annotation counts if both have one.
-const AnnotationInstanceAttributes = "multicluster.k8s.aws/instance-attributes"
+const AnnotationInstanceAttributes = Domain + "/instance-attributes"
 
 // The references in values of instance attributes. They are written $(name); $$(name) is the text
 // $(name), as in the environment of a container.
@@ -158,7 +157,10 @@ func (a InstanceAttributes) Of(e Export, ep Endpoint) map[string]string {
 // InstanceAttributes returns the attributes that the annotation of the ServiceExport, or else of
 // the Service, names.
 func (src Source) InstanceAttributes() (InstanceAttributes, error) {
-	text := cmp.Or(src.ServiceExport.Annotations[AnnotationInstanceAttributes], src.Service.Annotations[AnnotationInstanceAttributes])
+	key, text, _ := Annotation(src.ServiceExport.Annotations, AnnotationInstanceAttributes)
+	if text == "" {
+		key, text, _ = Annotation(src.Service.Annotations, AnnotationInstanceAttributes)
+	}
 	if text == "" {
 		return "", nil
 	}
@@ -167,7 +169,7 @@ func (src Source) InstanceAttributes() (InstanceAttributes, error) {
 		err = errors.New("the list is empty")
 	}
 	if err != nil {
-		return "", fmt.Errorf("annotation %s: %w", AnnotationInstanceAttributes, err)
+		return "", fmt.Errorf("annotation %s: %w", key, err)
 	}
 	return attributes, nil
 }

@@ -9,7 +9,7 @@ import (
 // AnnotationInstanceDNS is the annotation of a namespace with the DNS records of the Cloud Map
 // services that mirror its exports: one of InstanceDNSValues. Without it the default of the cluster
 // counts.
-const AnnotationInstanceDNS = "multicluster.k8s.aws/instance-dns"
+const AnnotationInstanceDNS = Domain + "/instance-dns"
 
 // InstanceDNS selects the DNS records of the Cloud Map service that mirrors an export. "" is
 // InstanceDNSNone.
@@ -40,11 +40,11 @@ func (d InstanceDNS) IsWanted() bool { return d != "" && d != InstanceDNSNone }
 // cluster. An annotation that is not valid asks for the default.
 func (src Source) InstanceDNSOf() (InstanceDNS, error) {
 	wanted, err := src.InstanceDNS, error(nil)
-	if text, ok := src.NamespaceAnnotations[AnnotationInstanceDNS]; ok {
+	if key, text, ok := Annotation(src.NamespaceAnnotations, AnnotationInstanceDNS); ok {
 		if slices.Contains(InstanceDNSValues(), text) {
 			wanted = InstanceDNS(text)
 		} else {
-			err = fmt.Errorf("annotation %s of the namespace is %q, must be one of %s", AnnotationInstanceDNS, abbreviate(text), strings.Join(InstanceDNSValues(), ", "))
+			err = fmt.Errorf("annotation %s of the namespace is %q, must be one of %s", key, abbreviate(text), strings.Join(InstanceDNSValues(), ", "))
 		}
 	}
 	if !wanted.IsWanted() {

@@ -108,9 +108,10 @@ func (src Source) readAnnotations(e *Export) (left LeftOuts) {
 		}
 		e.ClusterSelectors, e.MinimumReady = selection.Selectors, selection.MinimumReady
 	}
-	drain, err := ParseDrain(src.ServiceExport.Annotations[AnnotationDrain])
+	key, text, _ := Annotation(src.ServiceExport.Annotations, AnnotationDrain)
+	drain, err := ParseDrain(text)
 	if err != nil {
-		left.addField("annotation "+AnnotationDrain, "%v", err)
+		left.addField("annotation "+key, "%v", err)
 	}
 	e.Drain = drain
 	if e.Recipients, err = src.Recipients(); err != nil {

@@ -15,7 +15,7 @@ import (
 // AnnotationExportTo is the annotation of a ServiceExport, or of its namespace, with the recipients
 // of the export: RecipientsAll, cluster IDs such as "cls2,cls3", or the JSON of a list of cluster
 // selectors, one of which must match.
-const AnnotationExportTo = "multicluster.k8s.aws/export-to"
+const AnnotationExportTo = Domain + "/export-to"
 
 // RecipientsAll stands for all clusters. It overrides the recipients of the namespace.
 const RecipientsAll = "*"
@@ -70,17 +70,17 @@ func parseRecipientSelectors(text string) (ClusterSelectors, error) {
 // Recipients returns the recipients of the export, "" for all clusters. With an error there are
 // none: an export must not reach clusters that the user may have excluded.
 func (src Source) Recipients() (ClusterSelectors, error) {
-	text, ok := src.ServiceExport.Annotations[AnnotationExportTo]
+	key, text, ok := Annotation(src.ServiceExport.Annotations, AnnotationExportTo)
 	of := ""
 	if !ok {
-		if text, ok = src.NamespaceAnnotations[AnnotationExportTo]; !ok {
+		if key, text, ok = Annotation(src.NamespaceAnnotations, AnnotationExportTo); !ok {
 			return "", nil
 		}
 		of = " of the namespace"
 	}
 	recipients, err := ParseRecipients(text)
 	if err != nil {
-		return noRecipients, fmt.Errorf("annotation %s%s: %w", AnnotationExportTo, of, err)
+		return noRecipients, fmt.Errorf("annotation %s%s: %w", key, of, err)
 	}
 	return recipients, nil
 }
@@ -96,7 +96,7 @@ func (e Export) IsFor(importer Properties) bool {
 
 // ConditionRecipients is the type of the ServiceExport condition that reports to which clusters a
 // service is exported, until mcs-api has status.clusters. It is not part of mcs-api.
-const ConditionRecipients = "multicluster.k8s.aws/Recipients"
+const ConditionRecipients = Domain + "/Recipients"
 
 // Reasons of ConditionRecipients.
 const (

@@ -8,7 +8,9 @@ import "strings"
 var reservedDomains = []string{
 	// Kubernetes and the MCS API, with ApplySets of kubectl, cli-utils and Cluster API in
 	// kubernetes.io and k8s.io.
-	"kubernetes.io", "k8s.io", "multicluster.x-k8s.io", "multicluster.k8s.aws",
+	"kubernetes.io", "k8s.io", "multicluster.x-k8s.io", domainAWS,
+	// This project.
+	Domain,
 	// Tools that delete the objects that they believe to own, and that are not in their sources:
 	// Argo CD, Flux, Helm, kapp, Rancher Fleet, Google's Config Sync, kpt.
 	"argoproj.io", "fluxcd.io", "helm.sh", "k14s.io", "carvel.dev", "cattle.io", "configsync.gke.io", "configmanagement.gke.io", "kpt.dev",

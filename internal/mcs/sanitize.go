@@ -254,8 +254,11 @@ func (o *LeftOuts) sanitizeLabels(in map[string]string) map[string]string {
 func (o *LeftOuts) sanitizeAnnotations(in map[string]string) map[string]string {
 	size := 0
 	in = maps.Clone(in)
-	delete(in, AnnotationClusterSelectors) // these are fields of Export
-	delete(in, AnnotationMinimumReady)
+	// these are fields of Export
+	for _, key := range []string{AnnotationClusterSelectors, AnnotationMinimumReady} {
+		delete(in, key)
+		delete(in, DeprecatedKey(key))
+	}
 	return o.siftKeys(in, func(k string) *LeftOut {
 		refuse := func(reason string) *LeftOut { return leftOut(LeftOutAnnotation, quote(k), reason) }
 		switch {

@@ -10,7 +10,7 @@ import (
 
 // ConditionClusterSelection is the type of the ServiceImport condition that reports which clusters
 // the cluster selectors have in use. It is not part of mcs-api.
-const ConditionClusterSelection = "multicluster.k8s.aws/ClusterSelection"
+const ConditionClusterSelection = Domain + "/ClusterSelection"
 
 // Reasons of ConditionClusterSelection.
 const (

@@ -41,8 +41,8 @@ const SameAsImporter = "@SameAsImporter@"
 // The keys of spec.exportedAnnotations that have the selectors until ServiceExport has a field for
 // them. They are not copied to the ServiceImport like other annotations.
 const (
-	AnnotationClusterSelectors = "multicluster.k8s.aws/cluster-selectors"
-	AnnotationMinimumReady     = "multicluster.k8s.aws/cluster-selectors-minimum-ready"
+	AnnotationClusterSelectors = Domain + "/cluster-selectors"
+	AnnotationMinimumReady     = Domain + "/cluster-selectors-minimum-ready"
 )
 
 // Reasons of KEP-5939, which mcs-api does not have yet.
@@ -271,7 +271,7 @@ func ClusterPreferences() []string {
 
 // AnnotationClusterPreference is the annotation of a ServiceExport, or of its namespace, with a
 // ClusterPreference.
-const AnnotationClusterPreference = "multicluster.k8s.aws/cluster-preference"
+const AnnotationClusterPreference = Domain + "/cluster-preference"
 
 // Selectors returns the selectors that p stands for. "" is PreferNoCluster.
 func (p ClusterPreference) Selectors() (ClusterSelectors, error) {
@@ -312,31 +312,32 @@ type Selection struct {
 // Decide returns the selection. With an error there are no selectors: a preference that cannot be
 // read must not decide about traffic.
 func (r SelectionRequest) Decide() (Selection, error) {
-	text, isList := r.Exported[AnnotationClusterSelectors]
-	preference, isOwn := r.Export[AnnotationClusterPreference]
+	listKey, text, isList := Annotation(r.Exported, AnnotationClusterSelectors)
+	ownKey, preference, isOwn := Annotation(r.Export, AnnotationClusterPreference)
 	s := Selection{IsOwn: isList || isOwn}
 	var err error
-	switch fromNamespace, has := r.Namespace[AnnotationClusterPreference]; {
+	switch key, fromNamespace, has := Annotation(r.Namespace, AnnotationClusterPreference); {
 	case isList:
 		if s.Selectors, err = ParseClusterSelectors(text); err != nil {
-			return s, fmt.Errorf("exported annotation %s: %w", AnnotationClusterSelectors, err)
+			return s, fmt.Errorf("exported annotation %s: %w", listKey, err)
 		}
 	case isOwn:
 		if s.Selectors, err = ClusterPreference(preference).Selectors(); err != nil {
-			return s, fmt.Errorf("annotation %s: %w", AnnotationClusterPreference, err)
+			return s, fmt.Errorf("annotation %s: %w", ownKey, err)
 		}
 	case has:
 		if s.Selectors, err = ClusterPreference(fromNamespace).Selectors(); err != nil {
-			return s, fmt.Errorf("annotation %s of the namespace: %w", AnnotationClusterPreference, err)
+			return s, fmt.Errorf("annotation %s of the namespace: %w", key, err)
 		}
 	default:
 		if s.Selectors, err = r.Default.Selectors(); err != nil {
 			return s, err
 		}
 	}
-	minimum, err := ParsePercentage(r.Exported[AnnotationMinimumReady])
+	minimumKey, text, _ := Annotation(r.Exported, AnnotationMinimumReady)
+	minimum, err := ParsePercentage(text)
 	if err != nil {
-		return Selection{IsOwn: true}, fmt.Errorf("exported annotation %s: %w", AnnotationMinimumReady, err)
+		return Selection{IsOwn: true}, fmt.Errorf("exported annotation %s: %w", minimumKey, err)
 	}
 	if s.Selectors != "" {
 		s.MinimumReady = minimum

@@ -161,7 +161,7 @@ func (m Merged) backendsOf(e Export, isWanted func(use) bool) []Backends {
 
 // ConditionStale is the type of the ServiceImport condition that reports whether exporting clusters
 // are stale in this cluster. It is not part of mcs-api.
-const ConditionStale = "multicluster.k8s.aws/Stale"
+const ConditionStale = Domain + "/Stale"
 
 // Reasons of ConditionStale.
 const (

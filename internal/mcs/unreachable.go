@@ -46,7 +46,7 @@ func (c Candidates) WithUnreachable(unreachable []string, rule UnreachableRule) 
 
 // ConditionUnreachable is the type of the ServiceImport condition that reports whether pods of this
 // cluster cannot reach exporting clusters. It is not part of mcs-api.
-const ConditionUnreachable = "multicluster.k8s.aws/Unreachable"
+const ConditionUnreachable = Domain + "/Unreachable"
 
 // Reasons of ConditionUnreachable.
 const (

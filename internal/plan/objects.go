@@ -12,6 +12,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 )
 
+// Annotations in multicluster.k8s.aws, except AnnotationDerivedServiceAWS, are the state of this
+// controller. They are not renamed: a controller of an earlier version, after a downgrade, would
+// not find it. test/docs lists the names in that domain.
 const (
 	// ManagedBy is the value of the managed-by labels of this controller's objects.
 	ManagedBy = names.Product
@@ -33,7 +36,7 @@ const (
 	AnnotationExportedAnnotations = "multicluster.k8s.aws/exported-annotations"
 	// AnnotationNotImported lists exported labels and annotations that this cluster does not import
 	// (--import-metadata), for users.
-	AnnotationNotImported = "multicluster.k8s.aws/not-imported"
+	AnnotationNotImported = mcs.Domain + "/not-imported"
 	// AnnotationStaleClusters lists the exporting clusters that are stale in this cluster. A
 	// restarted controller, which has to detect staleness again, does not bring their withdrawn
 	// endpoints back in the meantime.
@@ -44,9 +47,9 @@ const (
 	AnnotationUnreachableClusters = "multicluster.k8s.aws/unreachable-clusters"
 	// AnnotationClusterSelectors has the cluster selectors of the import, as spec.clusterSelectors
 	// of KEP-5939.
-	AnnotationClusterSelectors = mcs.AnnotationClusterSelectors
+	AnnotationClusterSelectors = "multicluster.k8s.aws/cluster-selectors"
 	// AnnotationMinimumReady has the percentage that belongs to them.
-	AnnotationMinimumReady = mcs.AnnotationMinimumReady
+	AnnotationMinimumReady = "multicluster.k8s.aws/cluster-selectors-minimum-ready"
 	// AnnotationSelectorResults has the clusters that each selector selects in this cluster, as
 	// status.clusterSelectorResults of KEP-5939.
 	AnnotationSelectorResults = "multicluster.k8s.aws/cluster-selector-results"

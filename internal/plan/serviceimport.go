@@ -140,13 +140,13 @@ func importMetadata(m mcs.Merged, derived string, labels, annotations map[string
 // maxNotImported bounds the keys of AnnotationNotImported.
 const maxNotImported = 20
 
-// SetNotImported sets AnnotationNotImported of imp.
+// SetNotImported sets AnnotationNotImported of imp, and removes its deprecated key.
 func SetNotImported(imp *mcsv1beta1.ServiceImport, keys []string) {
 	list := strings.Join(keys[:min(len(keys), maxNotImported)], ",")
 	if more := len(keys) - maxNotImported; more > 0 {
 		list += fmt.Sprintf(" and %d more", more)
 	}
-	imp.Annotations = withKeys(imp.Annotations, map[string]string{AnnotationNotImported: list})
+	imp.Annotations = withKeys(imp.Annotations, map[string]string{AnnotationNotImported: list, mcs.DeprecatedKey(AnnotationNotImported): ""})
 }
 
 // replaceExported returns m with exported in place of the keys that before lists.
@@ -213,6 +213,7 @@ func UnreachableClusters(imp *mcsv1beta1.ServiceImport) []string {
 // Present.
 func ServiceImportStatus(imp *mcsv1beta1.ServiceImport, m mcs.Merged, unknown []string, ready metav1.Condition, now metav1.Time, problems ...*metav1.Condition) mcsv1beta1.ServiceImportStatus {
 	status := *imp.Status.DeepCopy()
+	status.Conditions = mcs.RenameConditions(status.Conditions)
 	names := slices.Clone(m.Clusters)
 	for _, c := range imp.Status.Clusters {
 		if slices.Contains(unknown, c.Cluster) && !slices.Contains(names, c.Cluster) {

@@ -6,11 +6,13 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
 // ConditionRefused is the type of the ServiceImport condition that reports whether this cluster
 // refuses a part of the exports. It is not part of mcs-api.
-const ConditionRefused = "multicluster.k8s.aws/Refused"
+const ConditionRefused = mcs.Domain + "/Refused"
 
 // ReasonNothingRefused is the reason of ConditionRefused while it is False.
 const ReasonNothingRefused = "NothingRefused"

@@ -88,7 +88,7 @@ func ECS() []Step {
 		{5, "Export Services from both clusters, with DNS records",
 			"The annotation asks for records, and the controller creates `demo` as a private DNS namespace of the VPC. `web` has one port, and `web-ports` two ([samples/ecs/web.yaml](../samples/ecs/web.yaml)).",
 			append(append(both(
-				run("kubectl --context CLS annotate namespace demo multicluster.k8s.aws/instance-dns=auto"),
+				run("kubectl --context CLS annotate namespace demo cloud-map-mcs.github.io/instance-dns=auto"),
 				run("kubectl --context CLS apply -f samples/ecs/web.yaml"),
 			), both(
 				wait("kubectl --context CLS -n demo rollout status deployment/web --timeout=5s | tail -n 1", started, contains("successfully rolled out")),

@@ -142,6 +142,13 @@ func (f *ServiceFacts) readObjects(ctx context.Context, k *session.Cluster, key 
 	if f.slices, err = listSlices(ctx, k, key, client.MatchingLabels{discoveryv1.LabelServiceName: key.Name}); err != nil {
 		return err
 	}
+	// A controller of an earlier version may have written them.
+	if f.export != nil {
+		f.export.Status.Conditions = mcs.RenameConditions(f.export.Status.Conditions)
+	}
+	if f.Import != nil {
+		f.Import.Status.Conditions = mcs.RenameConditions(f.Import.Status.Conditions)
+	}
 	f.ImportedSlices, err = listSlices(ctx, k, key, client.MatchingLabels{mcsv1beta1.LabelServiceName: key.Name, plan.LabelManagedBy: plan.ManagedBy})
 	return err
 }
@@ -215,7 +222,7 @@ func (f *ServiceFacts) Unread() []string {
 	text := fmt.Sprintf("%s: has a ServiceExport since %s", f.Context, f.export.CreationTimestamp.UTC().Format(time.RFC3339))
 	for _, kind := range []string{string(mcsv1beta1.ServiceExportConditionReady), mcs.ConditionRecipients, mcs.ConditionImported} {
 		if c := meta.FindStatusCondition(f.export.Status.Conditions, kind); c != nil {
-			text += fmt.Sprintf("; %s=%s: %s", strings.TrimPrefix(kind, "multicluster.k8s.aws/"), c.Status, c.Message)
+			text += fmt.Sprintf("; %s=%s: %s", strings.TrimPrefix(kind, mcs.Domain+"/"), c.Status, c.Message)
 		}
 	}
 	return append(lines, text)

@@ -167,11 +167,7 @@ func (t target) annotate(ctx context.Context, d mcs.Drain) error {
 	if err != nil {
 		return err
 	}
-	var value any = string(d)
-	if d == "" {
-		value = nil
-	}
-	change, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{mcs.AnnotationDrain: value}}})
+	change, err := annotationPatch(d)
 	if err != nil {
 		return fmt.Errorf("writing the annotation: %w", err)
 	}
@@ -180,6 +176,17 @@ func (t target) annotate(ctx context.Context, d mcs.Drain) error {
 		return t.objectError("writing", name, err)
 	}
 	return nil
+}
+
+// annotationPatch returns the merge patch that sets a drain, "" for none. A controller of an
+// earlier version reads the deprecated key only.
+func annotationPatch(d mcs.Drain) ([]byte, error) {
+	var value any = string(d)
+	if d == "" {
+		value = nil
+	}
+	annotations := map[string]any{mcs.AnnotationDrain: value, mcs.DeprecatedKey(mcs.AnnotationDrain): value}
+	return json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}})
 }
 
 // currentDrain returns the drain of the target's annotation. One that is not valid is none.
@@ -192,7 +199,8 @@ func (t target) currentDrain(ctx context.Context) (mcs.Drain, error) {
 	if err := c.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
 		return "", t.objectError("reading", name, err)
 	}
-	return mcs.Properties{mcs.PropertyDrain: object.GetAnnotations()[mcs.AnnotationDrain]}.Drain(), nil
+	_, text, _ := mcs.Annotation(object.GetAnnotations(), mcs.AnnotationDrain)
+	return mcs.Properties{mcs.PropertyDrain: text}.Drain(), nil
 }
 
 // objectError describes an error of reading or writing the object of the target.

@@ -66,3 +66,15 @@ func TestSessions(t *testing.T) {
 		{Name: "drain-no-controller", Setup: func(c clitest.Clusters) { c["cls1"].Unreachable = true }, Lines: []string{"drain", "drain --importers cls2"}},
 	})
 }
+
+// Both keys are written and removed, because a controller of an earlier version reads only the
+// deprecated one.
+func TestAnnotationPatch(t *testing.T) {
+	const newKey, oldKey = "cloud-map-mcs.github.io/drain", "multicluster.k8s.aws/" + "drain"
+	for drain, value := range map[mcs.Drain]string{"50%": `"50%"`, "": "null"} {
+		want := `{"metadata":{"annotations":{"` + newKey + `":` + value + `,"` + oldKey + `":` + value + `}}}`
+		if got, err := annotationPatch(drain); err != nil || string(got) != want {
+			t.Errorf("drain %q: %s (%v), want %s", drain, got, err, want)
+		}
+	}
+}

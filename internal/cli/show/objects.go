@@ -121,7 +121,7 @@ func (r *objectReader) addImport(imp *mcsv1beta1.ServiceImport, slicesOfAll []di
 		svc.Exports = append(svc.Exports, ExportSummary{Cluster: cluster, Ready: ready, Endpoints: all, Stale: slices.Contains(stale, cluster)})
 	}
 	svc.EndpointsUnknown = r.lacksSlices
-	r.drained[svc.Key] = meta.IsStatusConditionTrue(imp.Status.Conditions, mcs.ConditionDrained)
+	r.drained[svc.Key] = meta.IsStatusConditionTrue(mcs.RenameConditions(imp.Status.Conditions), mcs.ConditionDrained)
 	svc.addProblem("the import is not ready", meta.FindStatusCondition(imp.Status.Conditions, string(mcsv1beta1.ServiceImportConditionReady)))
 }
 

@@ -180,17 +180,19 @@ func problemText(err error) string {
 // updateStatus writes the conditions that changed, in one request, and records events for those
 // that the user must act upon.
 func (r *Controller) updateStatus(ctx context.Context, exp *mcsv1beta1.ServiceExport, facts exportFacts) error {
-	before := exp.DeepCopy()
+	before := mcs.RenameConditions(exp.Status.Conditions)
+	renamed := !slices.Equal(before, exp.Status.Conditions)
+	exp.Status.Conditions = before
 	now := metav1.NewTime(r.now())
 	var changes []metav1.Condition
-	for _, c := range decideExportConditions(facts, before.Status.Conditions) {
+	for _, c := range decideExportConditions(facts, before) {
 		c.LastTransitionTime = now
 		var changed bool
 		if exp.Status.Conditions, changed = mcs.SetCondition(exp.Status.Conditions, c, exp.Generation); changed {
 			changes = append(changes, c)
 		}
 	}
-	if len(changes) == 0 {
+	if len(changes) == 0 && !renamed {
 		return nil
 	}
 	// A patch would cost the API server more than twice as much.
@@ -203,7 +205,7 @@ func (r *Controller) updateStatus(ctx context.Context, exp *mcsv1beta1.ServiceEx
 		return err
 	}
 	r.unwritten.Delete(kube.KeyOf(client.ObjectKeyFromObject(exp)))
-	return r.recordConditions(ctx, exp, facts.valid, before.Status.Conditions, changes)
+	return r.recordConditions(ctx, exp, facts.valid, before, changes)
 }
 
 // reportUnwritten records an event if the API server refuses the conditions of exp, which then do

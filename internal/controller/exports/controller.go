@@ -66,6 +66,8 @@ type publishedExport struct {
 	// overBudget is the reason why clusters with this cluster's budgets do not import it as it is,
 	// or "".
 	overBudget string
+	// deprecation is the sentence about its deprecated annotations, or "".
+	deprecation string
 	// since is the time of its first publication.
 	since time.Time
 }

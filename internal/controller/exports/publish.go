@@ -192,7 +192,7 @@ func (r *Controller) newExport(ctx context.Context, src mcs.Source) (mcs.Export,
 		return mcs.Export{}, err
 	}
 	left = append(left, r.describeNotImported(ctx, key)...)
-	after := publishedExport{export: exp, leftOut: left, since: before.since}
+	after := publishedExport{export: exp, leftOut: left, deprecation: src.Deprecation(), since: before.since}
 	if after.since.IsZero() {
 		after.since = r.now()
 	}
@@ -208,6 +208,9 @@ func (r *Controller) newExport(ctx context.Context, src mcs.Source) (mcs.Export,
 	if summary := left.Summary(); summary != "" && summary != before.leftOut.Summary() {
 		log.FromContext(ctx).Info("Exported in part", "leftOut", summary)
 		r.events.Publish(kube.PartlyExported(src.ServiceExport, summary))
+	}
+	if after.deprecation != "" && after.deprecation != before.deprecation {
+		r.events.Publish(kube.DeprecatedAnnotation(src.ServiceExport, after.deprecation))
 	}
 	return exp, nil
 }

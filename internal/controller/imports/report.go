@@ -61,10 +61,15 @@ func (f importFacts) notOwnedMessage() string {
 	return "Service " + f.derived.Name + " has the name that the import needs, but was not created by this controller: delete it"
 }
 
+// conditionBefore returns the condition of a type that imp has, nil if it has none.
+func conditionBefore(imp *mcsv1beta1.ServiceImport, kind string) *metav1.Condition {
+	return meta.FindStatusCondition(mcs.RenameConditions(imp.Status.Conditions), kind)
+}
+
 // reportRefused records an event if imp did not have the reasons of c, the condition Refused,
 // before.
 func (r *Controller) reportRefused(imp *mcsv1beta1.ServiceImport, c metav1.Condition) {
-	before := meta.FindStatusCondition(imp.Status.Conditions, c.Type)
+	before := conditionBefore(imp, c.Type)
 	if c.Status == metav1.ConditionTrue && (before == nil || before.Reason != c.Reason) {
 		r.events.Publish(kube.ExportRefused(imp, c.Message))
 	}
@@ -73,7 +78,7 @@ func (r *Controller) reportRefused(imp *mcsv1beta1.ServiceImport, c metav1.Condi
 // reportUnreachable records an event if the unreachable clusters, or the decisions about their
 // endpoints, have changed.
 func (r *Controller) reportUnreachable(imp *mcsv1beta1.ServiceImport, c metav1.Condition) {
-	before := meta.FindStatusCondition(imp.Status.Conditions, c.Type)
+	before := conditionBefore(imp, c.Type)
 	switch {
 	case c.Status == metav1.ConditionTrue && (before == nil || before.Message != c.Message):
 		r.events.Publish(kube.ClusterBecameUnreachable(imp, c.Message))
@@ -85,7 +90,7 @@ func (r *Controller) reportUnreachable(imp *mcsv1beta1.ServiceImport, c metav1.C
 // reportSelection records an event, and counts it, if the clusters that serve a service have
 // changed because of its cluster selectors.
 func (r *Controller) reportSelection(imp *mcsv1beta1.ServiceImport, c metav1.Condition) {
-	before := meta.FindStatusCondition(imp.Status.Conditions, c.Type)
+	before := conditionBefore(imp, c.Type)
 	if before == nil || before.Status != metav1.ConditionTrue || c.Status != metav1.ConditionTrue || before.Message == c.Message {
 		return
 	}
@@ -96,7 +101,7 @@ func (r *Controller) reportSelection(imp *mcsv1beta1.ServiceImport, c metav1.Con
 // reportDrained records an event if the drained clusters of a service, or the decisions about their
 // endpoints, have changed.
 func (r *Controller) reportDrained(imp *mcsv1beta1.ServiceImport, c metav1.Condition) {
-	before := meta.FindStatusCondition(imp.Status.Conditions, c.Type)
+	before := conditionBefore(imp, c.Type)
 	if before == nil && c.Status != metav1.ConditionTrue || before != nil && before.Message == c.Message {
 		return
 	}

@@ -46,6 +46,8 @@ const (
 	reasonSelection = "ClusterSelectionChanged"
 	// reasonDrained: clusters that export the service are drained, or not any more.
 	reasonDrained = "ClusterDrained"
+	// reasonDeprecatedAnnotation: an annotation of the user has a deprecated key.
+	reasonDeprecatedAnnotation = "DeprecatedAnnotation"
 	// reasonInvalidDrain: the drain of the cluster is not valid.
 	reasonInvalidDrain = "InvalidDrain"
 	// reasonExportRefused: the import policy, or the addresses of this cluster, exclude a part of
@@ -87,6 +89,12 @@ func AutoExportRefused(obj client.Object, message string) Event {
 // PartlyExported warns about an export that lacks parts of its Service.
 func PartlyExported(exp client.Object, message string) Event {
 	return Event{exp, corev1.EventTypeWarning, reasonPartlyExported, message}
+}
+
+// DeprecatedAnnotation warns about annotations with deprecated keys. obj is the ServiceExport that
+// they are for, or the ConfigMap with the identity.
+func DeprecatedAnnotation(obj client.Object, message string) Event {
+	return Event{obj, corev1.EventTypeWarning, reasonDeprecatedAnnotation, message}
 }
 
 // InstancesOmitted warns about exported endpoints without a Cloud Map instance.

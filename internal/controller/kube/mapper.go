@@ -28,8 +28,8 @@ var NamespaceLabelsChanged = builder.WithPredicates(predicate.LabelChangedPredic
 var NamespaceExportsChanged = builder.WithPredicates(predicate.Or(predicate.LabelChangedPredicate{}, predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		return e.ObjectOld != nil && e.ObjectNew != nil && slices.ContainsFunc([]string{mcs.AnnotationClusterPreference, mcs.AnnotationExportTo, mcs.AnnotationInstanceDNS}, func(key string) bool {
-			before, had := e.ObjectOld.GetAnnotations()[key]
-			after, has := e.ObjectNew.GetAnnotations()[key]
+			_, before, had := mcs.Annotation(e.ObjectOld.GetAnnotations(), key)
+			_, after, has := mcs.Annotation(e.ObjectNew.GetAnnotations(), key)
 			return before != after || had != has
 		})
 	},

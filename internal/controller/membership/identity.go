@@ -19,6 +19,8 @@ type properties struct {
 	ClusterID, ClusterSetID string
 	// All has every ClusterProperty by name, but those that this controller has derived.
 	All mcs.Properties
+	// Deprecation is the sentence about a deprecated annotation with the drain, or "".
+	Deprecation string
 	// Objects are all ClusterProperties. They must not be changed.
 	Objects []aboutv1beta1.ClusterProperty
 }

@@ -79,8 +79,9 @@ type Membership struct {
 	// departing is why the cluster does not leave under an identity of a previous process yet, ""
 	// if there is none.
 	departing string
-	// drainText is the drain as the user wrote it.
-	drainText string
+	// drainText is the drain as the user wrote it, and deprecation the sentence about its key, or
+	// "".
+	drainText, deprecation string
 	// nodes are the facts about the nodes since the start, and refused has the ClusterProperties of
 	// a user whose values are not valid.
 	nodes   nodeFacts
@@ -290,6 +291,7 @@ func (m *Membership) decide(ctx context.Context, stored storedIdentities, uid st
 		m.missingSince = time.Time{}
 		return m.keepIdentity(stored, uid, decision{problem: err.Error()})
 	}
+	m.reportDeprecation(read.Deprecation)
 	derived := m.followProperties(ctx, read.All)
 	d := m.decideRead(ctx, read, stored, uid)
 	if isMember := d.identity != (mcs.Identity{}); read.Installed && derived != nil {
@@ -413,6 +415,14 @@ func (m *Membership) dropInvalid(properties mcs.Properties) {
 		}
 		m.refused[name] = value
 	}
+}
+
+// reportDeprecation records an event when the drain gets a deprecated key.
+func (m *Membership) reportDeprecation(deprecation string) {
+	if deprecation != "" && deprecation != m.deprecation && m.identities.Namespace != "" && m.events.Recorder != nil {
+		m.events.Publish(kube.DeprecatedAnnotation(m.identities.object(), deprecation))
+	}
+	m.deprecation = deprecation
 }
 
 // followDrain replaces the drain in properties by its canonical form. One that is not valid is

@@ -84,13 +84,19 @@ func propertiesOf(objects []aboutv1beta1.ClusterProperty) properties {
 			all[objects[i].Name] = objects[i].Spec.Value
 		}
 	}
+	deprecation := ""
 	for i := range objects {
-		if drain := objects[i].Annotations[mcs.AnnotationDrain]; objects[i].Name == aboutv1beta1.ClusterIDProperty && drain != "" {
+		if objects[i].Name != aboutv1beta1.ClusterIDProperty {
+			continue
+		}
+		if _, drain, _ := mcs.Annotation(objects[i].Annotations, mcs.AnnotationDrain); drain != "" {
 			all[mcs.PropertyDrain] = drain
 		}
+		deprecation = mcs.Deprecation(objects[i].Annotations, " of ClusterProperty "+aboutv1beta1.ClusterIDProperty, mcs.AnnotationDrain)
 	}
 	return properties{
-		Installed: true, ClusterID: all[aboutv1beta1.ClusterIDProperty], ClusterSetID: all[aboutv1beta1.ClusterSetIDProperty], All: all, Objects: objects,
+		Deprecation: deprecation,
+		Installed:   true, ClusterID: all[aboutv1beta1.ClusterIDProperty], ClusterSetID: all[aboutv1beta1.ClusterSetIDProperty], All: all, Objects: objects,
 	}
 }
 

@@ -2,11 +2,13 @@ package membership
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
@@ -47,6 +49,31 @@ func TestNodeFacts_Zones(t *testing.T) {
 				if got := facts.zones.String(); got != tt.want {
 					t.Errorf("zones %q, want %q (reversed: %t)", got, tt.want, reversed)
 				}
+			}
+		})
+	}
+}
+
+// The drain is that of the annotation in the project's domain, or else of the deprecated one.
+func TestPropertiesOf_Drain(t *testing.T) {
+	const newKey, oldKey = "cloud-map-mcs.github.io/drain", "multicluster.k8s.aws/" + "drain"
+	for name, tt := range map[string]struct {
+		annotations map[string]string
+		want        string
+		deprecated  bool
+	}{
+		"none": {},
+		"new":  {map[string]string{newKey: "50%"}, "50%", false},
+		"old":  {map[string]string{oldKey: "50%"}, "50%", true},
+		"both": {map[string]string{newKey: "50%", oldKey: "force"}, "50%", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := propertiesOf([]aboutv1beta1.ClusterProperty{
+				{ObjectMeta: metav1.ObjectMeta{Name: "other.example.com", Annotations: map[string]string{newKey: "1%", oldKey: "1%"}}},
+				{ObjectMeta: metav1.ObjectMeta{Name: aboutv1beta1.ClusterIDProperty, Annotations: tt.annotations}},
+			})
+			if got.All[mcs.PropertyDrain] != tt.want || strings.Contains(got.Deprecation, oldKey) != tt.deprecated || (got.Deprecation != "") != tt.deprecated {
+				t.Errorf("drain %q, deprecation %q; want drain %q, deprecated %t", got.All[mcs.PropertyDrain], got.Deprecation, tt.want, tt.deprecated)
 			}
 		})
 	}
