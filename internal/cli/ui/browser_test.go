@@ -389,7 +389,7 @@ func copies(t *testing.T, b *chromiumtest.Browser) {
 }
 
 // cut returns the elements with text that end outside of the screen, or whose text is cut off.
-const cut = `[...document.querySelectorAll("h1, h2, h3, dt, dd, p, li, th, td, button, code, time, .id, .chip, .badge, .remedy")].filter((e) => e.checkVisibility() && !e.closest(".heard, .skip, .compact") && !(e.closest("#services thead, .stack thead"))
+const cut = `[...document.querySelectorAll("h1, h2, h3, dt, dd, p, li, th, td, button, code, time, .id, .chip, .badge, .remedy")].filter((e) => e.checkVisibility() && !e.closest(".heard, .skip") && !(e.closest("#services thead, .stack thead"))
   && (e.getBoundingClientRect().right > innerWidth + 0.5 || e.getBoundingClientRect().left < -0.5 || (e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).overflowX !== "visible"))).map((e) => e.tagName + " " + e.className + " " + e.textContent.slice(0, 40))`
 
 // phone checks that nothing is cut on a small screen.

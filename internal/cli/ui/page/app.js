@@ -206,7 +206,7 @@ function drawClusters() {
   const shown = ok && !allClusters ? all.filter((c) => c.level !== 'ok') : all;
   const grid = list.section.querySelector('.items');
   grid.classList.toggle('compact', compact);
-  grid.style.setProperty('--id', `${Math.min(24, Math.max(6, ...list.items.map((c) => c.clusterID.length)))}ch`);
+  grid.style.setProperty('--id', `${Math.min(24, Math.max(6, ...set.clusters.map((c) => c.clusterID.length)))}ch`);
   drawStates(list);
   const cells = shown.map((c) => ({ c, compact }));
   sync(grid, cells, ({ c }) => clusterRoute(c), ({ c }) => el('li', {}, el('a', { href: clusterRoute(c), tabindex: -1 })), (li, cell) => {

@@ -1,6 +1,6 @@
 // The pictures of the clusterset: who serves whom, and who reaches whom. Both show the clusters with problems first, and say how many others there are.
 
-import { $, badge, clusterRoute, compare, count, el, keepOneTabStop, mark, names, printable, route, roving, sync, worst } from './dom.js';
+import { $, badge, clusterRoute, compare, count, el, keepOneTabStop, mark, names, order, printable, route, roving, sync, worst } from './dom.js';
 
 // arrowLevels and pathLevels are how serious the states of arrows and paths are.
 const arrowLevels = { unreachable: 'bad', 'no endpoint answers': 'bad', stale: 'warn', drained: 'note', 'path unknown': 'unknown', ok: 'ok' };
@@ -74,26 +74,25 @@ function drawNodes(list, nodes, text) {
   keepOneTabStop(list);
 }
 
-// drawArrows draws one line for all arrows between two nodes. Its width grows with the number of services, which is not exact to read: the nodes and the
-// details have numbers.
+// drawArrows draws a line for the arrows of a level between two nodes. Its width grows with the number of services, which is not exact to read: the nodes
+// and the details have numbers.
 function drawArrows(arrows, left, right) {
   const lines = new Map();
   for (const a of arrows) {
     const ends = [left.index.get(a.from), right.index.get(a.to)];
-    const line = lines.get(ends.join()) ?? { ends, n: 0, levels: [], from: left.shown[ends[0]] ?? others, to: right.shown[ends[1]] ?? others };
+    const level = arrowLevels[a.state] ?? 'unknown';
+    const line = lines.get(level + ends) ?? { ends, level, n: 0, from: left.shown[ends[0]] ?? others, to: right.shown[ends[1]] ?? others };
     line.n += a.services;
-    line.levels.push(arrowLevels[a.state] ?? 'unknown');
-    lines.set(ends.join(), line);
+    lines.set(level + ends, line);
   }
   const rows = Math.max(left.shown.length + (left.hidden ? 1 : 0), right.shown.length + (right.hidden ? 1 : 0));
   const svg = $('arrows');
   svg.setAttribute('viewBox', `0 0 100 ${Math.max(1, rows)}`);
   svg.parentElement.style.setProperty('--rows', rows);
-  const level = (line) => worst(line.levels);
-  const drawn = [...lines.values()].sort((a, b) => (level(a) === 'ok' ? 0 : 1) - (level(b) === 'ok' ? 0 : 1));
+  const drawn = [...lines.values()].sort((a, b) => order.indexOf(b.level) - order.indexOf(a.level)); // a broken line lies on the solid one
   svg.replaceChildren(...drawn.map((line) => {
     const [from, to] = line.ends.map((i) => i + 0.5);
-    const path = el('path', { d: `M0,${from} C50,${from} 50,${to} 100,${to}`, 'data-level': level(line), 'stroke-width': Math.min(6, 1.25 + Math.log2(line.n) / 2).toFixed(2) });
+    const path = el('path', { d: `M0,${from} C50,${from} 50,${to} 100,${to}`, 'data-level': line.level, 'stroke-width': Math.min(6, 1.25 + Math.log2(line.n) / 2).toFixed(2) });
     Object.assign(path, { from: line.from, to: line.to });
     return path;
   }));
