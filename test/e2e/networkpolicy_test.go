@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -28,33 +29,33 @@ import (
 const readers = "e2e-metrics-readers"
 
 // TestNetworkPolicies installs the chart while the testbed enforces its NetworkPolicies;
-// TestTutorial does the same with the policies of deploy/base. Connections that they do not allow
-// fail, and succeed without the policies. The test runs before the tutorial. Both begin and end
-// with empty clusters.
+// TestQuickStart and TestTutorial do the same with the policies of deploy/base. Connections that
+// they do not allow fail, and succeed without the policies. The test runs before these two. All
+// begin and end with empty clusters.
 func TestNetworkPolicies(t *testing.T) {
 	onlyOn(t, clusterset.CloudMap)
 	if testing.Short() {
-		t.Skip("it takes three minutes, and TestTutorial enforces the policies of deploy/base: NIGHTLY=1 runs it")
+		t.Skip("it takes three minutes, and TestQuickStart enforces the policies of deploy/base: NIGHTLY=1 runs it")
 	}
-	cls1, cls2, ns := withPolicies(t)
+	cls1, cls2, ns, _ := withPolicies(t)
 	policiesOfChart(t, cls1, cls2, ns)
 }
 
-// withPolicies enforces NetworkPolicies until the test ends, and starts a client pod in both
-// clusters, which are empty.
-func withPolicies(t *testing.T) (cls1, cls2 cluster, ns string) {
+// withPolicies enforces NetworkPolicies until the test ends or calls stop, and starts a client pod
+// in both clusters, which are empty.
+func withPolicies(t *testing.T) (cls1, cls2 cluster, ns string, stop func()) {
 	t.Helper()
 	isEmpty(t)
 	both, err := clusters()
 	if err != nil {
 		t.Fatal(err)
 	}
-	enforcePolicies(t)
+	stop = enforcePolicies(t)
 	ns = namespace(t, both...)
 	for _, c := range both {
 		startClient(t, c, ns)
 	}
-	return both[0], both[1], ns
+	return both[0], both[1], ns, stop
 }
 
 // isEmpty fails the test if another scenario has installed the product before.
@@ -79,42 +80,54 @@ func emptyIfFailed(t *testing.T) {
 	})
 }
 
-// walkThrough runs the walk-through and checks the policy of deploy/base, which allows metrics to
-// the pods of the cluster, and notifications and health checks to all.
+// walkThrough runs the walk-through, and checks the policy of deploy/base when both clusters
+// export.
 func walkThrough(t *testing.T, cls1, cls2 cluster, ns string) {
-	for _, c := range []cluster{cls1, cls2} {
-		kubectl(t, c, "create", "clusterrolebinding", readers, "--clusterrole=cloud-map-mcs-controller-metrics-reader", "--serviceaccount="+ns+":default")
-		t.Cleanup(func() {
-			_, _ = suite.Kubectl(context.Background(), c.name, "delete", "clusterrolebinding", readers, "--ignore-not-found")
-		})
-	}
+	allowMetrics(t, ns, cls1, cls2)
 	emptyIfFailed(t)
 	for _, step := range tutorial.Steps(suite.Registry, 2) {
 		if err := step.Slower(patience()).Run(t.Context(), suite, t.Output()); err != nil {
 			t.Fatal(err)
 		}
-		if step.Number != 11 { // both clusters export
-			continue
+		if step.Number == 11 { // both clusters export
+			policiesOfBase(t, cls1, cls2, ns)
 		}
-		if suite.Registry == clusterset.CloudMap { // etcd watches, without notifications
-			eventually(t, started, func() error { return notified(t.Context(), cls1, ns) })
-			eventually(t, started, func() error { return notified(t.Context(), cls2, ns) })
-		}
-		attempts := map[string]attempt{
-			"a web server, from the controller": {cls1, func(ctx context.Context, c cluster) error {
-				pods, err := podIPs(ctx, c, "demo", "nginx-hello")
-				if err != nil || len(pods) == 0 {
-					return fmt.Errorf("pods of nginx-hello: %q, %w", pods, err)
-				}
-				_, err = suite.Kubectl(ctx, c.name, "-n", system, "exec", manager, "--", "/program", "probe", "--timeout=3s", "http://"+net.JoinHostPort(pods[0], "80")+"/")
-				return err
-			}},
-		}
-		for _, address := range leaderAddresses(t, cls1, 8080) {
-			attempts["metrics at "+address+" from another cluster"] = attempt{cls2, connectTo(ns, "https://"+address+"/metrics")}
-		}
-		checkPolicies(t, []cluster{cls1, cls2}, attempts)
 	}
+}
+
+// allowMetrics lets the client pods in ns read the metrics until the test ends.
+func allowMetrics(t *testing.T, ns string, in ...cluster) {
+	t.Helper()
+	for _, c := range in {
+		kubectl(t, c, "create", "clusterrolebinding", readers, "--clusterrole=cloud-map-mcs-controller-metrics-reader", "--serviceaccount="+ns+":default")
+		t.Cleanup(func() {
+			_, _ = suite.Kubectl(context.Background(), c.name, "delete", "clusterrolebinding", readers, "--ignore-not-found")
+		})
+	}
+}
+
+// policiesOfBase checks the policy of deploy/base while cls1 exports nginx-hello: it allows metrics
+// to the pods of the cluster, and notifications and health checks to all.
+func policiesOfBase(t *testing.T, cls1, cls2 cluster, ns string) {
+	t.Helper()
+	if suite.Registry == clusterset.CloudMap { // etcd watches, without notifications
+		eventually(t, started, func() error { return notified(t.Context(), cls1, ns) })
+		eventually(t, started, func() error { return notified(t.Context(), cls2, ns) })
+	}
+	attempts := map[string]attempt{
+		"a web server, from the controller": {cls1, func(ctx context.Context, c cluster) error {
+			pods, err := podIPs(ctx, c, "demo", "nginx-hello")
+			if err != nil || len(pods) == 0 {
+				return fmt.Errorf("pods of nginx-hello: %q, %w", pods, err)
+			}
+			_, err = suite.Kubectl(ctx, c.name, "-n", system, "exec", manager, "--", "/program", "probe", "--timeout=3s", "http://"+net.JoinHostPort(pods[0], "80")+"/")
+			return err
+		}},
+	}
+	for _, address := range leaderAddresses(t, cls1, 8080) {
+		attempts["metrics at "+address+" from another cluster"] = attempt{cls2, connectTo(ns, "https://"+address+"/metrics")}
+	}
+	checkPolicies(t, []cluster{cls1, cls2}, attempts)
 }
 
 // policiesOfChart checks a policy that allows the metrics to one namespace, and all other traffic
@@ -240,8 +253,8 @@ func checkPolicies(t *testing.T, both []cluster, attempts map[string]attempt) {
 	})
 }
 
-// enforcePolicies makes the testbed enforce NetworkPolicies until the test ends.
-func enforcePolicies(t *testing.T) {
+// enforcePolicies makes the testbed enforce NetworkPolicies until the test ends or calls stop.
+func enforcePolicies(t *testing.T) (stop func()) {
 	t.Helper()
 	cmd := exec.Command("bash", "-c", "exec testbed run -- testbed enforce")
 	cmd.Dir, cmd.Env, cmd.Stderr = suite.Root, suite.Env(), t.Output()
@@ -252,11 +265,12 @@ func enforcePolicies(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		if err := errors.Join(cmd.Process.Signal(syscall.SIGTERM), cmd.Wait()); err != nil {
 			t.Errorf("testbed enforce: %v", err)
 		}
 	})
+	t.Cleanup(stop)
 	line := make(chan string, 1)
 	go func() {
 		text, _ := bufio.NewReader(output).ReadString('\n')
@@ -270,6 +284,7 @@ func enforcePolicies(t *testing.T) {
 	case <-time.After(started):
 		t.Fatal("testbed enforce does not enforce")
 	}
+	return stop
 }
 
 // leader returns the pod that holds the lease.

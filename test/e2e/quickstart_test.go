@@ -11,14 +11,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/docs"
 )
 
-// runPage runs the ```sh blocks of a page in one shell, from top to bottom, as a reader types them;
-// the shell stops at the first command that fails. Output on the page must match.
-func runPage(t *testing.T, page string) {
-	t.Helper()
-	runBlocks(t, page, pageBlocks(t, page))
-}
-
-// runSection runs the ```sh blocks of one section of a page, as runPage does.
+// runSection runs the ```sh blocks of one section of a page.
 func runSection(t *testing.T, page, heading string) {
 	t.Helper()
 	blocks := slices.DeleteFunc(pageBlocks(t, page), func(b docs.Block) bool { return b.Section != heading })
@@ -35,7 +28,8 @@ func pageBlocks(t *testing.T, page string) []docs.Block {
 	return docs.CommandBlocks(string(text))
 }
 
-// runBlocks runs command blocks of a page in one shell.
+// runBlocks runs command blocks of a page in one shell, from top to bottom, as a reader types them;
+// the shell stops at the first command that fails. Output on the page must match.
 func runBlocks(t *testing.T, page string, blocks []docs.Block) {
 	t.Helper()
 	if len(blocks) == 0 {

@@ -16,6 +16,7 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/docs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/tutorial"
 )
 
@@ -23,7 +24,10 @@ import (
 // cannot run in parallel are below it, or in files with later names. All others call t.Parallel
 // first, and run when these have ended.
 func TestTutorial(t *testing.T) {
-	cls1, cls2, ns := withPolicies(t)
+	if testing.Short() {
+		t.Skip("it takes three minutes, and other scenarios check each of its steps: NIGHTLY=1 runs it, and make demo does")
+	}
+	cls1, cls2, ns, _ := withPolicies(t)
 	walkThrough(t, cls1, cls2, ns)
 }
 
@@ -47,11 +51,13 @@ func TestECS(t *testing.T) {
 	}
 }
 
-// TestQuickStart runs every command block of docs/quick-start.md and compares the outputs. It
-// begins and ends with nothing installed.
+// TestQuickStart runs every command block of docs/quick-start.md and compares the outputs. The
+// policies of deploy/base are enforced until a pod of cls2 has used the service. They do not let
+// the controller connect to the ports of all applications, as check and diagnose do then. It begins
+// and ends with nothing installed.
 func TestQuickStart(t *testing.T) {
 	onlyOn(t, clusterset.CloudMap)
-	isEmpty(t)
+	cls1, cls2, ns, stop := withPolicies(t)
 	if err := suite.Seal(t.Context(), "cls1", "cls2"); err != nil { // as make clusters does
 		t.Fatal(err)
 	}
@@ -63,7 +69,15 @@ func TestQuickStart(t *testing.T) {
 			t.Errorf("deleting the namespace of the clusterset: %v: %s", err, out)
 		}
 	})
-	runPage(t, "docs/quick-start.md")
+	emptyIfFailed(t)
+	allowMetrics(t, ns, cls1, cls2)
+	const page = "docs/quick-start.md"
+	blocks := pageBlocks(t, page)
+	check := slices.IndexFunc(blocks, func(b docs.Block) bool { return b.Section == "6. Check the installation" })
+	runBlocks(t, page, blocks[:check])
+	policiesOfBase(t, cls1, cls2, ns)
+	stop()
+	runBlocks(t, page, blocks[check:])
 }
 
 func TestScaleToZeroKeepsTheImportAndItsIP(t *testing.T) {
