@@ -279,42 +279,6 @@ func TestDeletedNamespaceDoesNotHang(t *testing.T) {
 	})
 }
 
-// TestKilledController kills the process, changes objects while no controller runs, and checks that
-// the changes are exported and nothing else changes.
-func TestKilledController(t *testing.T) {
-	cls1, cls2 := installed(t)
-	ns := namespace(t, cls1, cls2)
-	for _, name := range []string{"stays", "goes", "grows"} {
-		apply(t, cls1, web(ns, name, 1))
-		export(t, cls1, ns, name)
-	}
-	for _, name := range []string{"stays", "goes", "grows"} {
-		eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, name, 1) })
-	}
-	ip, err := importIP(t.Context(), cls2, ns, "stays")
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	restart := killController(t, cls1)
-	remove(t, cls1, &mcsv1beta1.ServiceExport{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "goes"}})
-	kubectl(t, cls1, "-n", ns, "scale", "deployment/grows", "--replicas=2")
-	kubectl(t, cls1, "-n", ns, "rollout", "status", "deployment/grows", "--timeout=90s")
-	always(t, quiet, func() error {
-		return errors.Join(sameEndpoints(t.Context(), cls1, cls2, ns, "stays", 1), cls2.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "goes"}, &mcsv1beta1.ServiceImport{}))
-	})
-
-	restart()
-	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "grows", 2) })
-	eventually(t, started, func() error { return noImport(t.Context(), cls2, ns, "goes") })
-	if err := sameEndpoints(t.Context(), cls1, cls2, ns, "stays", 1); err != nil {
-		t.Error(err)
-	}
-	if now, err := importIP(t.Context(), cls2, ns, "stays"); err != nil || now != ip {
-		t.Errorf("the clusterset IP is %q (%v), want still %q", now, err, ip)
-	}
-}
-
 // TestBothControllersRestartDuringAChange restarts both at once while endpoints change.
 func TestBothControllersRestartDuringAChange(t *testing.T) {
 	cls1, cls2 := installed(t)

@@ -83,17 +83,29 @@ func staleIs(ctx context.Context, c cluster, ns, name, want, text string) error 
 	return nil
 }
 
-// TestStaleCluster: the controller of cls1 dies. Its endpoints are withdrawn in cls2 where cls2 has
-// some itself, connections all succeed, the last endpoints of a service stay, and all are back as
-// soon as the controller is.
+// TestStaleCluster kills the controller of cls1, and changes objects while none runs there. Its
+// endpoints are withdrawn in cls2 where cls2 has some itself, connections all succeed, and the last
+// endpoints of a service stay as they were. Once a controller runs again, all endpoints are back
+// and the changes are exported.
 func TestStaleCluster(t *testing.T) {
 	cls1, cls2 := installed(t)
 	startRollout(t, cls1, "--heartbeat-interval=2s")
 	startRollout(t, cls2, "--heartbeat-interval=2s", "--stale-after=10s")
 	ns, command, ip := exportWebAndAlone(t, cls1, cls2)
+	ends := service(ns, "ends")
+	create(t, cls1, ends)
+	create(t, cls1, endpoints(ns, ends.Name, "by-hand", ends.Spec.Ports, endpoint("10.10.250.1", "")))
+	endsWith := export(t, cls1, ns, ends.Name)
 	rolledOut(t, cls1, cls2)
+	eventually(t, soon, func() error { return exporters(t.Context(), cls2, ns, ends.Name, "cls1") })
+	last, err := imported(t.Context(), cls2, ns, "alone", "cls1", true)
+	if err != nil {
+		t.Fatal(err)
+	}
 
 	restart := killController(t, cls1)
+	remove(t, cls1, endsWith)
+	kubectl(t, cls1, "-n", ns, "scale", "deployment/alone", "--replicas=2")
 	gone := func() error {
 		from, err := imported(t.Context(), cls2, ns, "web", "cls1", false)
 		if err == nil && len(from) > 0 {
@@ -109,23 +121,29 @@ func TestStaleCluster(t *testing.T) {
 			exporters(t.Context(), cls2, ns, "web", "cls1", "cls2"))
 	})
 	eventually(t, soon, func() error { return answeredBy(t.Context(), cls2, ns, command, "cls2") })
-	if err := sameEndpoints(t.Context(), cls1, cls2, ns, "alone", 1); err != nil {
-		t.Error(err)
-	}
 	if out, err := ask(t.Context(), cls2, ns, "sh", "-c", curl("http://"+fqdn(ns, "alone"))); err != nil {
 		t.Errorf("the last endpoints do not answer: %v: %s", err, out)
 	}
 
-	// A restart brings nothing back.
+	// A restart brings nothing back, and takes nothing away.
 	kubectl(t, cls2, "-n", system, "rollout", "restart", manager)
 	kubectl(t, cls2, "-n", system, "rollout", "status", manager, "--timeout=90s")
-	always(t, quiet, gone)
+	kubectl(t, cls1, "-n", ns, "rollout", "status", "deployment/alone", "--timeout=90s")
+	always(t, quiet, func() error {
+		now, err := imported(t.Context(), cls2, ns, "alone", "cls1", true)
+		if err == nil && !slices.Equal(now, last) {
+			err = fmt.Errorf("cls2 has the endpoints %v of alone, want still %v", now, last)
+		}
+		return errors.Join(err, gone(), exporters(t.Context(), cls2, ns, ends.Name, "cls1"))
+	})
 
 	restart()
 	eventually(t, started, func() error { return answeredBy(t.Context(), cls2, ns, command, "cls1", "cls2") })
 	eventually(t, soon, func() error {
 		return errors.Join(staleIs(t.Context(), cls2, ns, "web", "False NoneStale", ""), staleIs(t.Context(), cls2, ns, "alone", "False NoneStale", ""))
 	})
+	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "alone", 2) })
+	eventually(t, started, func() error { return noImport(t.Context(), cls2, ns, ends.Name) })
 	if now, err := importIP(t.Context(), cls2, ns, "web"); err != nil || now != ip {
 		t.Errorf("the clusterset IP is %q (%v), want still %q", now, err, ip)
 	}
