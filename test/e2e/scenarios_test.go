@@ -281,6 +281,9 @@ func TestDeletedNamespaceDoesNotHang(t *testing.T) {
 
 // TestBothControllersRestartDuringAChange restarts both at once while endpoints change.
 func TestBothControllersRestartDuringAChange(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestClusterSetIPIsStable restarts both during a change: make matrix runs it")
+	}
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
 	apply(t, cls1, web(ns, "web", 1))
@@ -591,8 +594,8 @@ func TestTimeToResolve(t *testing.T) {
 	t.Logf("ServiceExport applied until the name resolves in the other cluster: p50 %v, max %v of %d", took[len(took)/2], took[len(took)-1], len(took))
 }
 
-// TestClusterSetIPIsStable keeps the IPs of an import while its exports come, change and go and the
-// controller restarts.
+// TestClusterSetIPIsStable keeps the IPs of an import while its exports come, change and go. Both
+// controllers restart at once during the last changes.
 func TestClusterSetIPIsStable(t *testing.T) {
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
@@ -624,10 +627,25 @@ func TestClusterSetIPIsStable(t *testing.T) {
 	eventually(t, soon, func() error { return importedPorts(t.Context(), cls2, ns, "web", "http 80/TCP", "more 81/TCP") })
 	same("after its ports and affinity changed")
 
-	kubectl(t, cls2, "-n", system, "rollout", "restart", manager)
-	kubectl(t, cls2, "-n", system, "rollout", "status", manager, "--timeout=90s")
+	for _, c := range []cluster{cls1, cls2} {
+		kubectl(t, c, "-n", system, "rollout", "restart", manager)
+	}
 	remove(t, cls1, e)
-	eventually(t, started, func() error { return exporters(t.Context(), cls2, ns, "web", "cls2") })
+	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "by-hand"}}
+	change(t, cls2, slice, func(s *discoveryv1.EndpointSlice) { s.Endpoints = append(s.Endpoints, endpoint("10.12.250.2", "")) })
+	for _, c := range []cluster{cls1, cls2} {
+		kubectl(t, c, "-n", system, "rollout", "status", manager, "--timeout=90s")
+	}
+	for _, c := range []cluster{cls1, cls2} {
+		eventually(t, started, func() error { return exporters(t.Context(), c, ns, "web", "cls2") })
+		eventually(t, started, func() error {
+			got, err := imported(t.Context(), c, ns, "web", "", true)
+			if want := []string{"10.12.250.1", "10.12.250.2"}; err == nil && !slices.Equal(got, want) {
+				err = fmt.Errorf("%s has imported %v, want %v", c.name, got, want)
+			}
+			return err
+		})
+	}
 	same("after a restart and the oldest export's end")
 }
 
