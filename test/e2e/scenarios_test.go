@@ -299,8 +299,8 @@ func TestBothControllersRestartDuringAChange(t *testing.T) {
 	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "web", 3) })
 }
 
-// TestTwoClustersWithOneID gives cls2 the identity of cls1: cls2 reports the duplicate and keeps
-// its own, cls1 is not disturbed.
+// TestTwoClustersWithOneID gives cls2 the identity of cls1: kubectl mcs reports the duplicate, cls2
+// keeps its own, and cls1 is not disturbed.
 func TestTwoClustersWithOneID(t *testing.T) {
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
@@ -308,41 +308,28 @@ func TestTwoClustersWithOneID(t *testing.T) {
 	export(t, cls1, ns, "first")
 	apply(t, cls2, web(ns, "before", 1))
 	export(t, cls2, ns, "before")
+	apply(t, cls2, web(ns, "second", 1))
 	// A leader that is elected after the claim knows no other identity.
 	eventually(t, started, func() error {
 		return errors.Join(exported(t.Context(), cls1, ns, "first"), exported(t.Context(), cls2, ns, "before"))
 	})
 
-	claim := func(id string) {
-		kubectl(t, cls2, "patch", "clusterproperty", "cluster.clusterset.k8s.io", "--type=merge", "-p", fmt.Sprintf(`{"spec":{"value":%q}}`, id))
-	}
-	claim("cls1")
-	t.Cleanup(func() {
-		_, err := suite.Kubectl(context.Background(), "cls2", "patch", "clusterproperty", "cluster.clusterset.k8s.io", "--type=merge", "-p", `{"spec":{"value":"cls2"}}`)
-		if err != nil {
-			t.Error(err)
-		}
-	})
-	apply(t, cls2, web(ns, "second", 1))
-	export(t, cls2, ns, "second")
+	join := "join --clusterset-id " + clusterset.ClusterSetID + " --force --context cls2 --cluster-id "
+	t.Cleanup(func() { succeeds(t, join+"cls2") })
+	says(t, 3, join+"cls1 --wait 8s", "is already used by another cluster")
 	// cls2 keeps its previous ID, and exports under it.
-	eventually(t, started, func() error {
-		// the exit code is that of the problem
-		problems, _ := suite.Output(t.Context(), "kubectl mcs status --context cls2")
-		if !strings.Contains(problems, `cluster ID "cls1" is already used`) {
-			return errors.New("the status of cls2 has no problem about the cluster ID used twice")
-		}
-		return nil
-	})
+	says(t, 3, "status --context cls2", `cluster ID "cls1" is already used`)
+	says(t, 0, "export second -n "+ns+" --context cls2", "exported")
 	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls2, cls1, ns, "second", 1) })
 	always(t, quiet, func() error {
 		return errors.Join(exported(t.Context(), cls1, ns, "first"), sameEndpoints(t.Context(), cls2, cls1, ns, "second", 1))
 	})
 
-	claim("cls2")
+	says(t, 0, join+"cls2", "is a member of clusterset "+clusterset.ClusterSetID)
 	eventually(t, started, func() error { return exported(t.Context(), cls2, ns, "second") })
 	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls2, cls1, ns, "second", 1) })
 	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "first", 1) })
+	says(t, 0, "unexport second -n "+ns+" --context cls2", "deleted")
 }
 
 func TestServiceExportWithoutService(t *testing.T) {
@@ -649,8 +636,8 @@ func TestClusterSetIPIsStable(t *testing.T) {
 	same("after a restart and the oldest export's end")
 }
 
-// TestIdentityChanges gives cls2 another ID and takes it out of the clusterset: exports of the old
-// identity are withdrawn, and are exported again under the new one.
+// TestIdentityChanges gives cls2 another ID, and takes it out of the clusterset and back with the
+// plugin: exports of the old identity are withdrawn, and are exported again under the new one.
 func TestIdentityChanges(t *testing.T) {
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
@@ -680,12 +667,13 @@ func TestIdentityChanges(t *testing.T) {
 	})
 	kubectl(t, cls2, "delete", "clusterproperty", "clusterset.k8s.io")
 	always(t, quiet, func() error { return exporters(t.Context(), cls1, ns, "web", "renamed") })
-	command(t, cls2, "kubectl mcs leave --yes --context CLS")
+	says(t, 0, "leave --yes --context cls2", "is not a member of a clusterset")
 	eventually(t, started, func() error { return noImport(t.Context(), cls1, ns, "web") })
 	eventually(t, soon, func() error {
 		return condition(t.Context(), cls2, ns, "web", "Ready", metav1.ConditionFalse, "Failed", "clusterset.k8s.io")
 	})
-	kubectl(t, cls2, "apply", "-f", sample)
+	says(t, 3, "status --context cls1,cls2", "not a member")
+	says(t, 0, "join --cluster-id cls2 --clusterset-id "+clusterset.ClusterSetID+" --context cls2", "is a member of clusterset "+clusterset.ClusterSetID)
 	eventually(t, started, func() error { return exporters(t.Context(), cls1, ns, "web", "cls2") })
 	eventually(t, soon, func() error { return exported(t.Context(), cls2, ns, "web") })
 }

@@ -72,7 +72,8 @@ func restore() error {
 
 const restorePermissions = "kubectl --context cls2 -n " + system + " apply -f deploy/rbac/bindings.yaml"
 
-// TestCLI runs kubectl mcs as a user does, on a clusterset that works and on three that do not.
+// TestCLI runs kubectl mcs as a user does, on a clusterset that works and on two that do not, and
+// uninstalls and installs the product. TestTwoClustersWithOneID and TestIdentityChanges use it too.
 func TestCLI(t *testing.T) {
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
@@ -124,22 +125,6 @@ func TestCLI(t *testing.T) {
 	// cls2 reports its import with a heartbeat, which has come meanwhile.
 	kubectl(t, cls1, "-n", ns, "wait", "serviceexport/web", "--for=condition="+mcs.ConditionImported, "--timeout=90s")
 	says(t, 0, "describe web"+on+"cls1", "EXPORTED TO   IMPORTED BY", "all           cls2\n")
-	t.Run("an ID is used twice", func(t *testing.T) {
-		apply(t, cls2, web(ns, "web", 1))
-		kubectl(t, cls2, "-n", ns, "rollout", "status", "deployment/web", "--timeout=90s")
-		says(t, 3, "join --cluster-id cls1 --clusterset-id demo-set --force --wait 8s --context cls2", "is already used by another cluster")
-		says(t, 0, "export web"+on+"cls2", "exported") // it keeps its previous ID
-		says(t, 0, "join --cluster-id cls2 --clusterset-id demo-set --force --context cls2", "is a member of clusterset demo-set")
-		says(t, 0, "diagnose web"+both)
-	})
-	t.Run("leave and join", func(t *testing.T) {
-		says(t, 0, "leave --yes --context cls2", "is not a member of a clusterset")
-		eventually(t, soon, func() error { return exporters(t.Context(), cls1, ns, "web", "cls1") })
-		says(t, 3, "status --context cls1,cls2", "not a member")
-		kubectl(t, cls1, "-n", ns, "wait", "serviceexport/web", "--for=condition="+mcs.ConditionImported+"=False", "--timeout=90s")
-		says(t, 0, "join --cluster-id cls2 --clusterset-id demo-set --context cls2", "is a member of clusterset demo-set")
-		says(t, 0, "unexport web"+on+"cls2", "deleted")
-	})
 	t.Run("uninstall and install", func(t *testing.T) {
 		if suite.Registry != clusterset.CloudMap {
 			t.Skip("the credentials are a Secret on Cloud Map only")
@@ -148,6 +133,8 @@ func TestCLI(t *testing.T) {
 		credentials := kubectl(t, cls2, "-n", system, "get", "secret", "aws-credentials", "-o", "jsonpath={.data}")
 		args := kubectl(t, cls2, "-n", system, "get", manager, "-o", "jsonpath={.spec.template.spec.containers[0].args[*]}")
 		says(t, 0, "uninstall --yes --context cls2", "cls2: uninstalled")
+		// it has left the clusterset
+		kubectl(t, cls1, "-n", ns, "wait", "serviceexport/web", "--for=condition="+mcs.ConditionImported+"=False", "--timeout=90s")
 		for _, kind := range []string{"serviceimports", "endpointslices -l endpointslice.kubernetes.io/managed-by=cloud-map-mcs-controller"} {
 			if out := kubectl(t, cls2, append([]string{"get", "-A"}, strings.Fields(kind)...)...); out != "" {
 				t.Errorf("%s are left:\n%s", kind, out)
