@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -73,13 +74,21 @@ type cloudOptions struct {
 	// denyAtOnce refuses requests without rights in Route 53, which otherwise fail in their
 	// operation.
 	denyAtOnce bool
+	// alone runs the test while no other does: it measures the memory of the process.
+	alone bool
 }
 
 // inCloud runs a test in virtual time with a Cloud Map in which each cluster of both clustersets
-// has an access key with policies of deploy/iam.
+// has an access key with policies of deploy/iam. It runs beside the other tests in virtual time,
+// when those in real time have ended.
 func inCloud(t *testing.T, o cloudOptions, test func(*testing.T, *cloud)) {
 	t.Helper()
-	warmUp(t)
+	if !o.alone {
+		t.Parallel()
+	}
+	if err := warmUp(); err != nil {
+		t.Fatal(err)
+	}
 	if o.policies == nil {
 		o.policies = shippedPolicies
 	}
@@ -118,16 +127,13 @@ func newServer(t *testing.T) *cloudmaplocal.Server {
 }
 
 // warmUp makes zstd create its channels: those of one bubble cannot be used in the next one.
-func warmUp(t *testing.T) {
-	t.Helper()
+var warmUp = sync.OnceValue(func() error {
 	data, err := record.Encode([]mcs.Export{registry.Published(webExport(victim, 1))})
 	if err == nil {
 		_, err = record.Decode(data, victim)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+	return err
+})
 
 func identityIn(set, id string) mcs.Identity {
 	return mcs.Identity{ClusterID: id, ClusterSetID: set, UID: "uid-" + set + "-" + id}

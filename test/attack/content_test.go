@@ -111,7 +111,7 @@ func TestAttack_ImpossibleTimes(t *testing.T) {
 }
 
 func TestAttack_DecompressionBomb(t *testing.T) {
-	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
+	inCloud(t, cloudOptions{alone: true}, func(t *testing.T, c *cloud) {
 		exporter, reader, _ := c.start()
 		c.infiltrate()
 		encoder, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
