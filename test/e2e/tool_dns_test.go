@@ -145,6 +145,8 @@ func enablesBeside(t *testing.T, cls1, cls2 cluster, in forwarding) {
 	resolves := func() error { return finds(t.Context(), cls2, ns, fqdn(ns, "web"), "A", ip) }
 	t.Cleanup(func() { succeeds(t, "dns disable --context cls2") })
 	says(t, 0, "dns disable --context cls2")
+	says(t, 3, "diagnose web -n "+ns+" --context cls1,cls2", "Failed in cls2 at CoreDNS: clusterset.local is not enabled", "run kubectl mcs dns enable ")
+	says(t, 3, "check --context cls2", "× DNS: clusterset.local is not enabled")
 	before := corefile(t, cls2)
 	says(t, 0, "dns enable --beside --dry-run --context cls2", in.dryRun)
 	says(t, 1, "dns enable --beside --image registry.k8s.io/coredns/coredns:v1.99.0 --context cls2", "a node cannot pull the image", "The DNS of the cluster was not changed")
