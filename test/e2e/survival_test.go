@@ -76,7 +76,9 @@ func TestImportsSurvive(t *testing.T) {
 	}
 	// A controller reports for an hour that another member wrote a record under its ID, and the
 	// status of the next tests is not to show it.
-	s.restartControllers(t)
+	for _, c := range []cluster{s.cls1, s.cls2} {
+		kubectl(t, c, "-n", system, "rollout", "restart", manager)
+	}
 }
 
 // survival is the clusterset of TestImportsSurvive.

@@ -138,11 +138,7 @@ func useFile(t *testing.T, c cluster, configMap, file string, flags ...string) {
 		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: configMap, MountPath: path.Dir(file), ReadOnly: true})
 		container.Args = append(container.Args, flags...)
 	})
-	rollout := func(ctx context.Context) error {
-		_, err := suite.Kubectl(ctx, c.name, "-n", system, "rollout", "status", manager, "--timeout=90s")
-		return err
-	}
-	t.Cleanup(func() {
+	t.Cleanup(func() { // as with startRollout, the next scenario waits if it must
 		err := clusterset.Eventually(context.Background(), soon, func() error {
 			if err := c.Get(context.Background(), client.ObjectKeyFromObject(d), d); err != nil {
 				return err
@@ -150,13 +146,11 @@ func useFile(t *testing.T, c cluster, configMap, file string, flags ...string) {
 			d.Spec.Template.Spec = before
 			return c.Update(context.Background(), d)
 		})
-		if err := errors.Join(err, rollout(context.Background())); err != nil {
+		if err != nil {
 			t.Error(err)
 		}
 	})
-	if err := rollout(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	kubectl(t, c, "-n", system, "rollout", "status", manager, "--timeout=90s")
 }
 
 // refusal checks the reason of condition Refused of an import, "" for False.
