@@ -27,6 +27,21 @@ func TestViewProperties(t *testing.T) {
 	}
 }
 
+// TestNotify: the key of an export that begins is notified, and so is that of one which its unit
+// does not have any more.
+func TestNotify(t *testing.T) {
+	s, now := reached(t, Current)
+	other := mcs.Key{Namespace: "other", Name: "web"} // of the same unit
+	withOther := testUnit(key1, 40)
+	withOther.Content.Exports[other] = &mcs.Export{Key: other, Cluster: "cls"}
+	for _, u := range []Unit{withOther, testUnit(key1, 50)} {
+		s.Step(RecordRead{testRecord(key1, u.Version.Generation, u.Version.Generation)}, now)
+		if a := s.Step(UnitsRead{Cluster: "cls", Units: []Unit{u}}, now); !slices.Contains(a.Notify, other) {
+			t.Errorf("unit of generation %d: notified %v, want %v among them", u.Version.Generation, a.Notify, other)
+		}
+	}
+}
+
 func TestKeys(t *testing.T) {
 	for _, state := range clusterStates {
 		var want []mcs.Key
