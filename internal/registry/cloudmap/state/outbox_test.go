@@ -412,6 +412,27 @@ func TestOutbox_AdoptsEarlierPage(t *testing.T) {
 	want("it is what was published", o.pages[page].digest)
 }
 
+// TestDueAt: a page that has failed often takes turns with the others that have, and one that has
+// failed once does not wait for them.
+func TestDueAt(t *testing.T) {
+	early, late := time.UnixMilli(1000), time.UnixMilli(2000)
+	for _, tt := range []struct {
+		failures             int
+		retryAt, turns, want time.Time
+	}{
+		{eagerWrites, early, late, early},
+		{eagerWrites + 1, early, late, late},
+		{eagerWrites + 1, late, early, late},
+	} {
+		o := testOutbox()
+		o.retryAt = tt.turns
+		p := &ownPage{torn: true, retry: retry{failures: tt.failures, retryAt: tt.retryAt}}
+		if got := o.dueAt(p); !got.Equal(tt.want) {
+			t.Errorf("after %d failures, due at %v and others at %v: %v, want %v", tt.failures, tt.retryAt, tt.turns, got, tt.want)
+		}
+	}
+}
+
 // TestOutboxWaiting has a page that was refused among those that wait.
 func TestOutboxWaiting(t *testing.T) {
 	o := testOutbox()
