@@ -13,7 +13,7 @@ func TestEtcdUsers(t *testing.T) {
 	t.Parallel()
 	installed(t)
 	as := func(command string) (string, error) {
-		return suite.Output(t.Context(), "ETCDCTL_USER=demo-set.cls1:$(cat bin/etcd/cls1.password) etcdctl "+command)
+		return suite.Output(t.Context(), "ETCDCTL_USER=demo-set.cls1:$(cat bin/etcd/cls1.password) etcdctl --command-timeout=60s "+command) // 5 s are too short on a busy machine
 	}
 	for _, command := range []string{
 		"put /mcs/demo-set/cls2/exports/demo/web x", "del --prefix /mcs/demo-set/cls2/", "put /mcs/demo-set/cls10/member x", "get --prefix /mcs/other-set/", "user list",
