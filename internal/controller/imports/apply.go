@@ -84,12 +84,14 @@ func (r *Controller) applyStatus(ctx context.Context, f importFacts, d importDec
 			return // a retry comes soon
 		}
 	}
-	status := plan.ServiceImportStatus(o.imp, d.merged, d.unknown, ready, metav1.NewTime(r.now()), d.staleness, &d.refused, &d.selection, &d.drained, &d.unreachability)
+	status := plan.ServiceImportStatus(o.imp, d.merged, d.unknown, ready, metav1.NewTime(r.now()), d.staleness, d.refused, &d.selection, &d.drained, &d.unreachability)
 	if !out.add(r.updateStatus(ctx, o.imp, status)) {
 		return // the events would be repeated with each attempt
 	}
 	r.reportStale(o.imp, d, before)
-	r.reportRefused(o.imp, d.refused)
+	if d.refused != nil {
+		r.reportRefused(o.imp, *d.refused)
+	}
 	r.reportSelection(o.imp, d.selection)
 	r.reportDrained(o.imp, d.drained)
 	r.reportUnreachable(o.imp, d.unreachability)

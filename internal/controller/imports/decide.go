@@ -247,10 +247,11 @@ type importDecision struct {
 	// import, nil if the list in the ServiceImport stays.
 	notImported []string
 	// refusals are the parts of the exports that this cluster refuses, shared those of which the
-	// addresses belong to another cluster, and refused is the condition about both.
+	// addresses belong to another cluster, and refused is the condition about both, nil if it stays
+	// as it is: what was refused of a cluster that is unknown now may still be.
 	refusals []policy.Refusal
 	shared   []mcs.SharedAddresses
-	refused  metav1.Condition
+	refused  *metav1.Condition
 	// unreachable are the exporting clusters that this cluster cannot reach, and unreachability is
 	// the condition about them.
 	unreachable    []string
@@ -476,7 +477,10 @@ func (d *importDecision) choose(f importFacts, others []mcs.Export, fixed []stri
 			d.reduced = append(d.reduced, owned[n+i])
 		}
 	}
-	d.refused = policy.Condition(d.allRefusals())
+	if refusals := d.allRefusals(); len(refusals) > 0 || !f.showsAny(d.unknown) {
+		condition := policy.Condition(refusals)
+		d.refused = &condition
+	}
 	d.selection, d.drained = mcs.ImportSelection(d.merged, d.tiers, choice.Served), mcs.ImportDrained(choice.Drained)
 	d.unreachability = mcs.ImportUnreachable(choice, d.unreachable, f.unreachableRule())
 }

@@ -681,6 +681,33 @@ func TestDecideImport_UnknownKeepsNoPortOut(t *testing.T) {
 	}
 }
 
+// TestDecideImport_KeepsRefusals: what was refused of a cluster that the import shows stays reported
+// while the cluster is unknown, as after a restart. A refusal that is known is reported.
+func TestDecideImport_KeepsRefusals(t *testing.T) {
+	known := registrytest.ViewOf(exportOf("cls2"))
+	unknown := registrytest.With(known, registry.Unknown, "cls3")
+	other := []policy.Refusal{{Cluster: "cls4", Reason: policy.ReasonOther, Message: "refused of cls4"}}
+	for name, tt := range map[string]struct {
+		view     registry.View
+		refusals []policy.Refusal
+		want     string
+	}{
+		"all are known":                          {known, nil, "False"},
+		"one is unknown":                         {unknown, nil, "stays"},
+		"one is unknown, another one is refused": {unknown, other, "True"},
+		"one that is not imported is unknown":    {registrytest.With(known, registry.Unknown, "cls5"), nil, "False"},
+		"all are known, one of which is refused": {known, other, "True"},
+	} {
+		d, got := decideImport(importFacts{key: webKey, namespace: true, synced: true, imp: importShowing("cls2", "cls3"), refusals: tt.refusals, view: tt.view}), "stays"
+		if d.refused != nil {
+			got = string(d.refused.Status)
+		}
+		if got != tt.want {
+			t.Errorf("%s: condition Refused is %s, want %s", name, got, tt.want)
+		}
+	}
+}
+
 // While a cluster is unknown, the metadata of the ServiceImport stays, except keys that
 // --import-metadata does not select any more.
 func TestDecideImport_SelectsMetadata(t *testing.T) {
@@ -876,7 +903,7 @@ func TestDecideImport_Addresses(t *testing.T) {
 					refused += r.Cluster
 				}
 			}
-			if isRefused := strings.Contains(d.refused.Reason, string(policy.ReasonOther)); refused != tt.refused || isRefused != (refused != "") {
+			if isRefused := d.refused != nil && strings.Contains(d.refused.Reason, string(policy.ReasonOther)); refused != tt.refused || isRefused != (refused != "") {
 				t.Errorf("refused are endpoints of %q, want %q; condition %+v", refused, tt.refused, d.refused)
 			}
 		})
