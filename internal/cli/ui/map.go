@@ -46,7 +46,7 @@ func compareEnds(a, b ends) int {
 
 // newMap returns the map. Members are those of the statuses, and lists of the same contexts.
 func newMap(statuses []show.ClusterStatus, lists []show.ContextServices, members []show.Member) Map {
-	b := mapBuilder{services: map[ends]int{}, imports: map[string]map[mcs.Key]bool{}, read: map[string]bool{}, silent: map[string]bool{}}
+	b := &mapBuilder{services: map[ends]int{}, imports: map[string]map[mcs.Key]bool{}, read: map[string]bool{}, silent: map[string]bool{}}
 	for i, c := range statuses {
 		if isRead(c, lists[i]) {
 			b.addImports(c.Status.Identity, lists[i].Services)
@@ -63,22 +63,29 @@ func newMap(statuses []show.ClusterStatus, lists []show.ContextServices, members
 	for _, e := range slices.SortedFunc(maps.Keys(b.services), compareEnds) {
 		m.Arrows = append(m.Arrows, Arrow{ClusterSetID: e.set, From: e.from, To: e.to, Services: b.services[e], State: states(e)})
 	}
-	unread := map[string]int{}
+	m.Unread = append(m.Unread, b.unreadExporters(members)...)
+	return m
+}
+
+// unreadExporters returns the clusters that export, and whose importers are not all known: neither
+// their controller was read, nor that of another cluster that may import from them.
+func (b *mapBuilder) unreadExporters(members []show.Member) (unread []string) {
+	importers := map[string]int{}
 	for _, member := range members {
 		if !b.isRead(member) && !member.Mapped {
-			unread[member.ClusterSetID]++
+			importers[member.ClusterSetID]++
 		}
 	}
 	for _, member := range members {
-		others := unread[member.ClusterSetID]
+		others := importers[member.ClusterSetID]
 		if !member.Mapped {
 			others--
 		}
 		if member.Exports > 0 && !b.isRead(member) && others > 0 {
-			m.Unread = append(m.Unread, member.ClusterID)
+			unread = append(unread, member.ClusterID)
 		}
 	}
-	return m
+	return unread
 }
 
 // isRead reports whether the services of a context are known.
