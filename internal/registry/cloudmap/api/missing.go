@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/aws/smithy-go"
 )
@@ -15,22 +16,34 @@ func isAccessDenied(err error) bool {
 	return errors.As(err, &api) && (api.ErrorCode() == "AccessDeniedException" || api.ErrorCode() == "AccessDenied")
 }
 
+// lookupPause is the pause after a lookup that did not show a missing resource: where rights are
+// missing, all requests are denied, again and again.
+const lookupPause = 10 * time.Second
+
 // isMissing reports whether a resource of the own account does not exist. The policies of
 // deploy/iam allow writes by the tags of the resource, so IAM denies them after another cluster has
 // deleted it. They allow everybody to read tags. false: it exists, or that is not known.
 func (c *Client) isMissing(ctx context.Context, id string) bool {
 	arn, known := c.arns.of(id)
-	if !known {
+	last := c.arns.shown.Load()
+	if !known || last != nil && time.Since(*last) < lookupPause {
 		return false
 	}
 	_, err := c.readTags(ctx, arn)
-	return IsNotFound(err)
+	if IsNotFound(err) {
+		return true
+	}
+	now := time.Now()
+	c.arns.shown.Store(&now)
+	return false
 }
 
 // arns makes the ARNs of resources from their IDs. It is safe for concurrent use.
 type arns struct {
 	// prefix is that of an ARN of the own account, up to the account.
 	prefix atomic.Pointer[string]
+	// shown is the time of the last lookup that did not show a missing resource.
+	shown atomic.Pointer[time.Time]
 }
 
 // learn notes an ARN of the own account, such as
