@@ -13,7 +13,8 @@ func TestEtcdUsers(t *testing.T) {
 	t.Parallel()
 	installed(t)
 	as := func(command string) (string, error) {
-		return suite.Output(t.Context(), "ETCDCTL_USER=demo-set.cls1:$(cat bin/etcd/cls1.password) etcdctl --command-timeout=60s "+command) // 5 s are too short on a busy machine
+		// the default of etcdctl, 5 s, is too short on a busy machine
+		return suite.Output(t.Context(), "ETCDCTL_USER=demo-set.cls1:$(cat bin/etcd/cls1.password) etcdctl --command-timeout=60s "+command)
 	}
 	for _, command := range []string{
 		"put /mcs/demo-set/cls2/exports/demo/web x", "del --prefix /mcs/demo-set/cls2/", "put /mcs/demo-set/cls10/member x", "get --prefix /mcs/other-set/", "user list",

@@ -681,8 +681,8 @@ func TestDecideImport_UnknownKeepsNoPortOut(t *testing.T) {
 	}
 }
 
-// TestDecideImport_KeepsRefusals: what was refused of a cluster that the import shows stays reported
-// while the cluster is unknown, as after a restart. A refusal that is known is reported.
+// TestDecideImport_KeepsRefusals: while a cluster that the import shows is unknown, as after a
+// restart, what was refused of it stays reported. A refusal that is known is reported.
 func TestDecideImport_KeepsRefusals(t *testing.T) {
 	known := registrytest.ViewOf(exportOf("cls2"))
 	unknown := registrytest.With(known, registry.Unknown, "cls3")
