@@ -283,6 +283,13 @@ func problemLinks(b *chromiumtest.Browser) {
 		b.Press("Escape")
 		b.Until(`!document.querySelector("#detail").open`)
 	}
+	// The event of the end of one detail is later than the route of the next one.
+	b.Eval(item+`PortConflict")).querySelector("a").click()`, nil)
+	b.Until(`document.querySelector("#detail").open`)
+	b.Eval(`document.querySelector("#detail").close(); location.hash = `+item+`is stale")).querySelector("a").hash; setTimeout(() => { window.isLater = true; }, 200)`, nil)
+	b.Until(`window.isLater && document.querySelector("#detail").open && document.querySelector("#detail-title").textContent === "ap-south-1-06"`)
+	b.Press("Escape")
+	b.Until(`!document.querySelector("#detail").open`)
 }
 
 // contextCards checks that the contexts which are not read are cards, with what is not known.

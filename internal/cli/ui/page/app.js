@@ -577,7 +577,8 @@ document.addEventListener('keydown', (event) => {
 const leave = () => { if (location.hash.startsWith('#/')) location.hash = ''; };
 $('close').addEventListener('click', leave);
 $('detail').addEventListener('click', (event) => { if (event.target === $('detail')) leave(); });
-$('detail').addEventListener('close', leave);
+// The event is late: another detail may have been opened since.
+$('detail').addEventListener('close', () => { if (!$('detail').open && location.hash === opened) leave(); });
 addEventListener('hashchange', () => (takeToken() ? location.reload() : drawDetail()));
 
 // ---- Data
