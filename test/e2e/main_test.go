@@ -4,7 +4,8 @@
 //	make e2e                # everything
 //	make e2e RUN=Readiness  # one scenario
 //	make e2e REGISTRY=etcd  # on etcd instead of Cloud Map
-//	NIGHTLY=1 make e2e RUN=Tutorial CLOUDMAP="--pessimistic --behaviors=$PWD/test/e2e/testdata/one-host.yaml"
+//	NIGHTLY=1 make e2e RUN=Tutorial \
+//	  CLOUDMAP="--pessimistic --behaviors=$PWD/test/e2e/testdata/one-host.yaml"
 //
 // All scenarios share two dual-stack clusters of two nodes in different zones; each works in a
 // namespace of its own.

@@ -162,18 +162,26 @@ func printPaths(t *session.Table, statuses []ClusterStatus) {
 	}
 }
 
-// PathState returns the state of a path: ok, no endpoint answers, unreachable, or unknown.
+// The states of paths.
+const (
+	PathOK          = "ok"
+	PathNoAnswer    = "no endpoint answers"
+	PathUnreachable = "unreachable"
+	PathUnknown     = "unknown"
+)
+
+// PathState returns the state of a path.
 func PathState(p status.Path) string {
 	switch p.State {
 	case status.PathReachable:
 		if p.Endpoints.Targets > 0 && p.Endpoints.Reached == 0 {
-			return "no endpoint answers"
+			return PathNoAnswer
 		}
-		return stateOK
+		return PathOK
 	case status.PathUnreachable:
-		return "unreachable"
+		return PathUnreachable
 	}
-	return "unknown"
+	return PathUnknown
 }
 
 func controllerAnswer(p status.PathProbes) string {

@@ -166,23 +166,16 @@ func arrowStates(members []show.Member) func(ends) string {
 		// importers connect to exporters
 		path, exporter := paths[ends{e.set, e.to, e.from}], states[ends{set: e.set, from: e.from}]
 		switch {
-		case path == pathUnreachable, path == pathNoAnswer:
+		case path == show.PathUnreachable, path == show.PathNoAnswer:
 			return path
 		case exporter != "":
 			return exporter
-		case path != pathOK:
+		case path != show.PathOK:
 			return statePathUnknown
 		}
 		return path
 	}
 }
-
-// The states of paths, as status prints them.
-const (
-	pathOK          = "ok"
-	pathUnreachable = "unreachable"
-	pathNoAnswer    = "no endpoint answers"
-)
 
 // A PathsFrom has the paths from one cluster to the others.
 type PathsFrom struct {
