@@ -222,7 +222,7 @@ func (s *state) forgetUnits(i int) {
 	for u := range s.world.Units {
 		for k := range s.world.KeysPerUnit {
 			imp := &s.members[i].imports[u][k]
-			imp.at = min(imp.at, int16(r.At.Heartbeat)) //nolint:gosec // clocks of a world are small
+			imp.at = min(imp.at, int16(r.At.Heartbeat)-1) //nolint:gosec // clocks of a world are small
 		}
 	}
 }
