@@ -107,6 +107,9 @@ func (l *Liveness) Of(id string) LivenessState {
 // IsStale reports whether a cluster is Stale.
 func (l *Liveness) IsStale(id string) bool { return l.Of(id) == Stale }
 
+// Has reports whether a cluster was among the heartbeats of a read.
+func (l *Liveness) Has(id string) bool { return l.clusters[id] != nil }
+
 // Clone returns a copy.
 func (l *Liveness) Clone() *Liveness {
 	out := *l

@@ -88,12 +88,8 @@ type ViewFunc func(key mcs.Key, imported []string) registry.View
 // StatusFunc answers a lookup with the status of the View alone.
 type StatusFunc func(key mcs.Key, imported []string) Status
 
-// Status returns the status of the answer.
-func (view ViewFunc) Status(key mcs.Key, imported []string) Status {
-	return statusOf(view(key, imported), imported)
-}
-
-func statusOf(v registry.View, imported []string) Status {
+// StatusOf returns the status of a View, given the clusters that the lookup named as imported.
+func StatusOf(v registry.View, imported []string) Status {
 	s := Status{Unseen: v.In(registry.Unseen), IsOpen: v.Has(registry.Unknown), Incomplete: v.Incomplete}
 	for _, id := range slices.Compact(slices.Sorted(slices.Values(imported))) {
 		if c := v.Clusters[id]; c.State == registry.Unknown {
@@ -110,7 +106,7 @@ func statusOf(v registry.View, imported []string) Status {
 // is that of view.
 func (p *PendingLookups) Lookup(key mcs.Key, imported []string, view ViewFunc, status StatusFunc) registry.View {
 	v := view(key, imported)
-	result := statusOf(v, imported)
+	result := StatusOf(v, imported)
 	if !result.isPending() {
 		return v
 	}

@@ -23,14 +23,14 @@ func TestPendingLookups(t *testing.T) {
 		t.Errorf("error %v, want ErrNotSynced with the problem", err)
 	}
 	for _, key := range []mcs.Key{partly, all, more} {
-		if got := lookups.Lookup(key, nil, view, engine.ViewFunc(view).Status); got.Incomplete != views[key].Incomplete || !slices.Equal(got.In(registry.Unknown), views[key].In(registry.Unknown)) {
+		if got := lookups.Lookup(key, nil, view, statusFrom(view)); got.Incomplete != views[key].Incomplete || !slices.Equal(got.In(registry.Unknown), views[key].In(registry.Unknown)) {
 			t.Errorf("lookup of %s: %+v, want %+v", key, got, views[key])
 		}
 	}
 	wantChanged := func(when string, want ...mcs.Key) {
 		t.Helper()
 		changed := engine.Keys{}
-		lookups.AddChanged(changed, engine.ViewFunc(view).Status)
+		lookups.AddChanged(changed, statusFrom(view))
 		if got := slices.Collect(maps.Keys(changed)); !slices.Equal(got, want) {
 			t.Errorf("%s: changed %v, want %v", when, got, want)
 		}
@@ -57,12 +57,12 @@ func TestPendingLookups_OfOneCluster(t *testing.T) {
 	early := mcs.Key{Name: "early"}
 	_ = lookups.NotSynced(early, nil)
 	for name, imported := range map[string][]string{"of-cls2": {"cls2"}, "of-cls3": {"cls3"}, "of-both": {"cls3", "cls2"}, "new": nil} {
-		lookups.Lookup(mcs.Key{Name: name}, imported, view, engine.ViewFunc(view).Status)
+		lookups.Lookup(mcs.Key{Name: name}, imported, view, statusFrom(view))
 	}
 	wantChanged := func(when, clusterID string, want ...string) {
 		t.Helper()
 		changed := engine.Keys{}
-		lookups.AddChangedOf(clusterID, changed, view.Status)
+		lookups.AddChangedOf(clusterID, changed, statusFrom(view))
 		var got []string
 		for key := range changed {
 			got = append(got, key.Name)
@@ -79,7 +79,7 @@ func TestPendingLookups_OfOneCluster(t *testing.T) {
 	wantChanged("cls3 is known", "cls3", "of-cls3")
 	unknown = nil
 	changed := engine.Keys{}
-	if lookups.AddChanged(changed, view.Status); len(changed) != 1 {
+	if lookups.AddChanged(changed, statusFrom(view)); len(changed) != 1 {
 		t.Errorf("changed %v when all clusters are known, want the key that names none", changed)
 	}
 }
@@ -96,14 +96,14 @@ func TestPendingLookups_AreBounded(t *testing.T) {
 		if i < imports {
 			imported = []string{"cls2"}
 		}
-		lookups.Lookup(key, imported, view, engine.ViewFunc(view).Status)
+		lookups.Lookup(key, imported, view, statusFrom(view))
 		if lookups.Len() > most {
 			t.Fatalf("%d lookups are recorded, want %d at most", lookups.Len(), most)
 		}
 	}
 	views = registry.View{}
 	changed := engine.Keys{}
-	lookups.AddChanged(changed, engine.ViewFunc(view).Status)
+	lookups.AddChanged(changed, statusFrom(view))
 	for i := range imports {
 		if _, ok := changed[mcs.Key{Name: fmt.Sprint("web-", i)}]; !ok {
 			t.Errorf("import %d is not notified of", i)
@@ -123,18 +123,18 @@ func TestPendingLookups_SeveralCallers(t *testing.T) {
 		return v
 	}
 	lookups := engine.NewPendingLookups(10)
-	if v := lookups.Lookup(web, []string{"cls3"}, view, engine.ViewFunc(view).Status); len(v.In(registry.Unseen)) != 1 {
+	if v := lookups.Lookup(web, []string{"cls3"}, view, statusFrom(view)); len(v.In(registry.Unseen)) != 1 {
 		t.Fatalf("unseen %v, want cls3", v.In(registry.Unseen))
 	}
-	if v := lookups.Lookup(web, nil, view, engine.ViewFunc(view).Status); len(v.In(registry.Unseen)) != 0 {
+	if v := lookups.Lookup(web, nil, view, statusFrom(view)); len(v.In(registry.Unseen)) != 0 {
 		t.Fatalf("unseen %v without imported clusters", v.In(registry.Unseen))
 	}
 	changed := engine.Keys{}
-	if lookups.AddChanged(changed, engine.ViewFunc(view).Status); len(changed) != 0 {
+	if lookups.AddChanged(changed, statusFrom(view)); len(changed) != 0 {
 		t.Errorf("changed %v before cls3 is seen", changed)
 	}
 	seen["cls3"] = true
-	if lookups.AddChanged(changed, engine.ViewFunc(view).Status); len(changed) != 1 {
+	if lookups.AddChanged(changed, statusFrom(view)); len(changed) != 1 {
 		t.Error("the key is not notified when cls3 is seen")
 	}
 }
@@ -149,13 +149,13 @@ func TestPendingLookups_Incomplete(t *testing.T) {
 		view := first
 		current := engine.ViewFunc(func(mcs.Key, []string) registry.View { return view })
 		lookups := engine.NewPendingLookups(10)
-		lookups.Lookup(web, nil, current, current.Status)
+		lookups.Lookup(web, nil, current, statusFrom(current))
 		if recorded, want := lookups.Len() == 1, name != "complete"; recorded != want {
 			t.Errorf("%s: recorded %v, want %v", name, recorded, want)
 		}
 		view = registry.View{}
 		changed := engine.Keys{}
-		lookups.AddChanged(changed, current.Status)
+		lookups.AddChanged(changed, statusFrom(current))
 		if _, notified := changed[web]; notified != (name != "complete") {
 			t.Errorf("%s: notified %v after the view is complete", name, notified)
 		}
@@ -174,10 +174,10 @@ func TestPendingLookups_Stale(t *testing.T) {
 		stale []string
 		want  int
 	}{{[]string{"cls3"}, 0}, {[]string{"cls2", "cls3"}, 1}, {[]string{"cls2"}, 0}, {nil, 1}} {
-		lookups.Lookup(web, []string{"cls2"}, view, view.Status)
+		lookups.Lookup(web, []string{"cls2"}, view, statusFrom(view))
 		current = registrytest.WithLiveness(unknown, registry.Stale, step.stale...)
 		changed := engine.Keys{}
-		if lookups.AddChanged(changed, view.Status); len(changed) != step.want {
+		if lookups.AddChanged(changed, statusFrom(view)); len(changed) != step.want {
 			t.Errorf("stale are %v: %d keys changed, want %d", step.stale, len(changed), step.want)
 		}
 	}
@@ -195,13 +195,20 @@ func TestPendingLookups_ImportedOfAllCallers(t *testing.T) {
 			return v
 		}
 		lookups := engine.NewPendingLookups(10)
-		lookups.Lookup(web, []string{"cls3"}, view, engine.ViewFunc(view).Status)
-		lookups.Lookup(web, []string{"cls4"}, view, engine.ViewFunc(view).Status)
-		lookups.Lookup(web, []string{"cls4"}, view, engine.ViewFunc(view).Status)
+		lookups.Lookup(web, []string{"cls3"}, view, statusFrom(view))
+		lookups.Lookup(web, []string{"cls4"}, view, statusFrom(view))
+		lookups.Lookup(web, []string{"cls4"}, view, statusFrom(view))
 		seen[first] = true
 		changed := engine.Keys{}
-		if lookups.AddChanged(changed, engine.ViewFunc(view).Status); len(changed) != 1 {
+		if lookups.AddChanged(changed, statusFrom(view)); len(changed) != 1 {
 			t.Errorf("the key is not notified when %s is seen", first)
 		}
+	}
+}
+
+// statusFrom returns the function that has the status of a View.
+func statusFrom(view engine.ViewFunc) engine.StatusFunc {
+	return func(key mcs.Key, imported []string) engine.Status {
+		return engine.StatusOf(view(key, imported), imported)
 	}
 }

@@ -85,7 +85,7 @@ func (m *mirror) lookup(key mcs.Key, imported []string) (registry.View, error) {
 	if !m.state.synced {
 		return registry.View{}, m.lookups.NotSynced(key, m.problem.Err())
 	}
-	return m.lookups.Lookup(key, imported, m.state.view, engine.ViewFunc(m.state.view).Status), nil
+	return m.lookups.Lookup(key, imported, m.state.view, m.state.belief.StatusOf), nil
 }
 
 // addResolvedLookups adds the keys of pending lookups that have another answer now.
@@ -93,7 +93,7 @@ func (m *mirror) addResolvedLookups(changed engine.Keys) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.state.synced {
-		m.lookups.AddChanged(changed, engine.ViewFunc(m.state.view).Status)
+		m.lookups.AddChanged(changed, m.state.belief.StatusOf)
 	}
 }
 

@@ -161,7 +161,7 @@ func newState(cfg stateConfig) *state {
 	return &state{
 		layout: cfg.layout, clusterSetID: cfg.clusterSetID, own: cfg.own, name: cfg.name, keyring: cfg.keyring, self: cfg.self,
 		belief: belief.New(belief.Config{
-			Own: cfg.own, UnitOf: unitOf, Poll: cfg.poll, StaleAfter: cfg.staleAfter, Keyring: cfg.keyring, Registry: cfg.name,
+			Own: cfg.own, UnitOf: unitOf, Poll: cfg.poll, Eager: cfg.poll, StaleAfter: cfg.staleAfter, Keyring: cfg.keyring, Registry: cfg.name,
 		}),
 		ledger: cfg.ledger, isWanted: cfg.isWanted, decoding: make(chan struct{}, decoders),
 		clusters: map[string]*cluster{}, handover: cfg.staleAfter / 3,

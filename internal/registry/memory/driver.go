@@ -8,7 +8,6 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine/belief"
 )
 
@@ -28,7 +27,7 @@ func (r *Registry) exchange() []mcs.Key {
 		r.read(isAlive)
 	}
 	if r.isSynced {
-		r.lookups.AddChanged(r.changed, engine.ViewFunc(r.viewOf).Status)
+		r.lookups.AddChanged(r.changed, r.belief.StatusOf)
 	}
 	changed := slices.Collect(maps.Keys(r.changed))
 	clear(r.changed)

@@ -61,7 +61,7 @@ func newRegistry(h *Hub, identity mcs.Identity, readOnly bool) *Registry {
 		h.keyrings[identity] = trust.New(trust.Config{ClusterSetID: identity.ClusterSetID, StaleAfter: h.staleAfter}, nil)
 	}
 	cfg := belief.Config{
-		Own: identity.ClusterID, UnitOf: unitOf, Poll: h.interval, StaleAfter: h.staleAfter, Keyring: h.keyrings[identity], Registry: registryName,
+		Own: identity.ClusterID, UnitOf: unitOf, Poll: h.interval, Eager: h.interval, StaleAfter: h.staleAfter, Keyring: h.keyrings[identity], Registry: registryName,
 	}
 	r := &Registry{
 		hub:      h,
@@ -134,7 +134,7 @@ func (r *Registry) Lookup(_ context.Context, key mcs.Key, imported ...string) (r
 	if !r.isSynced {
 		return registry.View{}, r.lookups.NotSynced(key, nil)
 	}
-	view := r.lookups.Lookup(key, imported, r.viewOf, engine.ViewFunc(r.viewOf).Status)
+	view := r.lookups.Lookup(key, imported, r.viewOf, r.belief.StatusOf)
 	view.Local = r.publishStatus(key)
 	return view, nil
 }

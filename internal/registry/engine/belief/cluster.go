@@ -112,7 +112,7 @@ func (s *State) present(st *step, c *cluster, r *Record, isShown bool) {
 		if r.Farewell {
 			return // the own place of a cluster that has left is empty
 		}
-		if waited == nil || waited.Key != r.Key {
+		if waited == nil || waited.Key != r.Key || waited.Process != r.Process {
 			c.proof.reset(st.now, s.cfg.StaleAfter/proofReads)
 			c.problem = Problem{}
 		}
@@ -121,7 +121,7 @@ func (s *State) present(st *step, c *cluster, r *Record, isShown bool) {
 		if r.Place == Own && r.Seal == Unsealed {
 			s.cfg.Keyring.ObserveUnsealed(s.cfg.Registry, c.id)
 		}
-		st.report(c, Problem{Kind: KeyRefused, Key: r.Key, Reason: reason})
+		st.report(c, Problem{Kind: KeyRefused, Key: r.Key, Place: r.Place, Reason: reason})
 	}
 }
 
@@ -191,12 +191,22 @@ func (c *cluster) isSame(r *Record) bool {
 	return last != nil && last.Key == r.Key && last.At == r.At
 }
 
-// countHeartbeat counts a record that is later than the previous one as a heartbeat. The first one
-// of this process may be old.
+// countHeartbeat counts a record that follows another one as a heartbeat. The first one of this
+// process may be old.
 func (s *State) countHeartbeat(c *cluster, r *Record) {
-	if c.signed != nil && (r.Key != c.signed.record.Key || r.At.After(c.signed.record.At)) {
+	if c.follows(r) {
 		s.beats[c.id] = true
 	}
+}
+
+// follows reports whether the cluster has written a record since this process has read the previous
+// one. Of the first records of the two places, which are written at different times, one is later,
+// and both may be old.
+func (c *cluster) follows(r *Record) bool {
+	if c.signed == nil || c.state == First && r.Place != c.signed.record.Place {
+		return false
+	}
+	return r.Key != c.signed.record.Key || r.At.After(c.signed.record.At)
 }
 
 // save lets a record count, or that the cluster is forgotten: at once if the next process will know
@@ -261,8 +271,9 @@ func (s *State) advance(st *step, c *cluster, next *saving) {
 		}
 		s.liveness.Remove(c.id) // the time without a record that counts says nothing about this one
 	case First:
-		if r := next.record; r.Key != c.signed.record.Key || r.At.After(c.signed.record.At) {
-			c.state, c.signed.isComplete = Current, false // the first one may have been an old one
+		c.signed.isComplete = false // the first one may have been an old one
+		if c.follows(next.record) {
+			c.state = Current
 		}
 	case Current:
 	}
@@ -274,7 +285,7 @@ func (s *State) leave(st *step, c *cluster) {
 	if c.signed != nil {
 		c.signed.addAll(st.changed)
 		for name, u := range c.signed.units {
-			s.unlist(c, name, &u.content)
+			s.unlist(c, name, u, &u.content)
 		}
 	}
 	c.signed = nil
@@ -320,18 +331,14 @@ func (s *State) forget(st *step, c *cluster) {
 
 // observeProof applies a read of the own place.
 func (s *State) observeProof(st *step, c *cluster, e *ProofRead) {
-	most := s.cfg.StaleAfter / proofReads
-	c.proof.failed(st.now, s.cfg.Poll, most)
-	if c.waiting == nil {
-		c.proof.at = st.now.Add(most)
-	}
+	s.pauseProof(st.now, c, e.Record == nil && !e.Failed && c.signed == nil)
 	if e.Failed {
 		return
 	}
+	r := c.waiting
 	if e.Record != nil && !e.Record.Farewell {
 		s.present(st, c, e.Record, false)
 	}
-	r := c.waiting
 	if r == nil {
 		return
 	}
@@ -345,7 +352,25 @@ func (s *State) observeProof(st *step, c *cluster, e *ProofRead) {
 		}
 	case trust.Refused:
 		c.waiting = nil
-		st.report(c, Problem{Kind: KeyRefused, Key: r.Key, Reason: reason})
+		st.report(c, Problem{Kind: KeyRefused, Key: r.Key, Place: r.Place, Reason: reason})
+	}
+}
+
+// pauseProof sets the time of the next read of the own place of a cluster. isAbsent is set if there
+// was no record, and none of the cluster counts.
+func (s *State) pauseProof(now time.Time, c *cluster, isAbsent bool) {
+	pause := s.cfg.StaleAfter / proofReads
+	most := pause
+	if isAbsent {
+		most *= maxAbsent
+	}
+	c.proof.failed(now, &s.cfg, most)
+	switch {
+	case c.waiting != nil:
+	case isAbsent:
+		c.proof.at = now.Add(pause * time.Duration(min(c.proof.failures, maxAbsent)))
+	default:
+		c.proof.at = now.Add(pause)
 	}
 }
 
@@ -356,7 +381,8 @@ func (c *cluster) needsProof() bool {
 	}
 	switch c.problem.Kind {
 	case NoProblem:
-		return c.state == NotRead && c.proof.isSought
+		// a cluster that has returned since its farewell has a later record in its own place
+		return c.state == NotRead && c.proof.isSought || c.state == First && c.signed.record.Farewell
 	case Missing, Earlier:
 		return c.state != Left && (c.signed != nil || c.saving.record != nil || c.proof.isSought)
 	case KeyRefused, Unreadable, KeyUnproven:

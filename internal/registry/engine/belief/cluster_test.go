@@ -49,7 +49,7 @@ func started(pin *trust.Pin) *State {
 		pins["cls"] = *pin
 	}
 	return New(Config{
-		Own: "own", Poll: testPoll, StaleAfter: testStaleAfter, Registry: "store",
+		Own: "own", Poll: testPoll, Eager: testPoll, StaleAfter: testStaleAfter, Registry: "store",
 		UnitOf: func(key mcs.Key) UnitName { return UnitName(key.Name) },
 		Keyring: trust.New(trust.Config{
 			StaleAfter: testStaleAfter, Store: savedLater{}, Now: func() time.Time { return clock },
@@ -221,9 +221,9 @@ func TestClusterTable(t *testing.T) {
 		{"pin saved", []Event{pinSaved{}},
 			[5]string{"–", "First units", "–", "–", "–"}},
 		{"farewell", record(farewell(key1, 40)),
-			[5]string{"First", "Left end", "Saving save", "Saving save", "–"}},
+			[5]string{"First proof", "Left end", "Saving save", "Saving save", "–"}},
 		{"farewell, pin saved", []Event{RecordRead{farewell(key1, 40)}, pinSaved{}},
-			[5]string{"First", "Left end", "Left end", "Left end", "–"}},
+			[5]string{"First proof", "Left end", "Left end", "Left end", "–"}},
 		{"farewell, key not proven", record(farewell(key3, 40)),
 			[5]string{"– proof report", "– save proof report", "– proof report", "– proof report", "–"}},
 		{"forget", []Event{Forget{"cls"}},
@@ -336,13 +336,14 @@ func TestUnknownClusterIsDropped(t *testing.T) {
 	}
 }
 
-// TestProofPauses: a key that is not proven is read again soon, then with growing pauses. Records
+// TestProofPauses: the proof of a key is read again soon, then with growing pauses, longer ones for
+// a cluster of which no record counts. Records
 // with ever new keys begin that anew once in a quarter of the time until a cluster is stale.
 func TestProofPauses(t *testing.T) {
 	for _, tt := range []struct {
 		isNew       bool
 		least, most int
-	}{{false, 20, 30}, {true, 100, 130}} {
+	}{{false, 8, 16}, {true, 100, 130}} {
 		s, reads, key := started(nil), 0, key1
 		for now := began; now.Before(began.Add(10 * time.Minute)); now = now.Add(testPoll) {
 			if a := s.Step(RecordRead{testRecord(key, 20, 20)}, now); len(a.ReadProofs) > 0 {

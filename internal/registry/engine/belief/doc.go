@@ -1,7 +1,6 @@
 // Package belief decides what the records of the other clusters mean: which of their exports are
 // imported, unknown or ended. It has tables (a) and (b) of docs/proposals/031-engine.md and the
-// rules that they use. Packages memory and etcd use it. Package cloudmap/state decides itself until
-// it is moved onto it.
+// rules that they use. Packages memory, etcd and cloudmap/state use it.
 //
 // State.Step is deterministic: it does no I/O, has no clock and no goroutine, and the same events
 // give the same actions. Package engine/model explores it.
@@ -22,7 +21,7 @@
 // A driver verifies signatures and decodes without its lock, and calls Step with it. A record is
 // verified with the key that it presents; whether that is the key of the cluster is decided here. A
 // unit is verified with the key of State.RecordOf. What the budgets do not admit is
-// Content.Unusable.
+// Content.Unusable: State.Counts says before whether a read would count.
 //
 //   - cloudmap: a poll of service members is a RecordRead, RecordRefused or RecordMissing for each
 //     cluster, and a Tick. The catalog of a cluster is its own place: ReadProofs reads the copy of

@@ -49,17 +49,23 @@ type Record struct {
 	// Place is the place that it was read from, and Seal the seal of that if it is Own.
 	Place Place
 	Seal  Seal
+	// Unproven is the reason for users why the store does not prove the key, "" if there is none.
+	Unproven string
 	// Key has signed it, and UID is the one that it names. Both identify the author of the units.
 	Key trust.Key
 	UID string
 	// Succession is the signature of Key with the previous key, "" without one.
 	Succession string
 	At         trust.Time
+	// Process distinguishes the processes of the cluster, "" if the store does not.
+	Process string
 	// Farewell is set in the last record of a cluster that leaves. It has no Manifest.
 	Farewell bool
 	Manifest Manifest
 	// Properties are the ClusterProperties of the cluster. Its exports are notified if they change.
 	Properties mcs.Properties
+	// Stored is the record as the store has it. RecordOf returns it to the driver.
+	Stored any
 }
 
 // Unit is a unit as the store shows it.
@@ -111,6 +117,9 @@ type (
 	RecordRefused struct {
 		Cluster string
 		Reason  string
+		// IsHeartbeat is set if the cluster has signed it, and it is another one than before: a
+		// record of a later version.
+		IsHeartbeat bool
 	}
 
 	// RecordMissing says that the store shows no record of a cluster.
@@ -142,6 +151,12 @@ type (
 	// Namespaces sets the namespaces whose exports are imported, nil for all.
 	Namespaces struct{ Used []string }
 
+	// ReadAgain makes units be read that were read before, because more of them can be used now.
+	ReadAgain struct {
+		Cluster string
+		Units   []UnitName
+	}
+
 	// Tick says that the store has answered since the previous one. Heartbeat is set if it has
 	// shown a heartbeat of this cluster.
 	Tick struct{ Heartbeat bool }
@@ -159,6 +174,7 @@ func (UnitsRead) event()     {}
 func (Forget) event()        {}
 func (Imported) event()      {}
 func (Namespaces) event()    {}
+func (ReadAgain) event()     {}
 func (Tick) event()          {}
 func (Failed) event()        {}
 
@@ -194,8 +210,10 @@ type Report struct {
 // Problem is the reason why the records of a cluster that the store shows do not count.
 type Problem struct {
 	Kind ProblemKind
-	// Key is the key that was refused or is not proven. An administrator may trust it.
-	Key trust.Key
+	// Key is the key that was refused or is not proven. An administrator may trust it. Place is
+	// that of the record with it.
+	Key   trust.Key
+	Place Place
 	// Reason is the reason of RecordRefused, and that of Keyring.Check.
 	Reason string
 	// At is the time of the record of Earlier.
@@ -226,9 +244,12 @@ type Config struct {
 	Own string
 	// UnitOf returns the unit that has the export of a key, if the cluster exports it.
 	UnitOf func(mcs.Key) UnitName
-	// Poll is the interval of reads, StaleAfter the time without a heartbeat after which a
-	// cluster is stale.
-	Poll, StaleAfter time.Duration
+	// CodeOf returns the code of a namespace in manifests. Several may have the same one. nil is
+	// the namespace itself.
+	CodeOf func(namespace string) string
+	// Poll is the interval of reads, and Eager the pause after each of the first reads in a row
+	// that fail. StaleAfter is the time without a heartbeat after which a cluster is stale.
+	Poll, Eager, StaleAfter time.Duration
 	// Keyring decides about the keys of the clusters, and keeps what the next process has to know.
 	// Registry is the name of the store in it.
 	Keyring  *trust.Keyring

@@ -12,12 +12,27 @@ import (
 type index struct {
 	// naming has the clusters of which a unit names a key: it is exported, unusable or ignored.
 	naming map[mcs.Key]clusters
-	// open has the clusters of which a unit may have keys that it does not name.
-	open map[UnitName]clusters
+	// open has the clusters of which a unit may have keys that it does not name, and skipped those
+	// of which it may have such keys of some namespaces.
+	open    map[UnitName]clusters
+	skipped map[unitCode]clusters
+}
+
+// unitCode is a unit and the code of a namespace.
+type unitCode struct {
+	unit UnitName
+	code string
+}
+
+// listing says for a unit of a cluster whether the index has the cluster in open, and for which
+// codes in skipped.
+type listing struct {
+	isOpen bool
+	codes  []string
 }
 
 func newIndex() index {
-	return index{naming: map[mcs.Key]clusters{}, open: map[UnitName]clusters{}}
+	return index{naming: map[mcs.Key]clusters{}, open: map[UnitName]clusters{}, skipped: map[unitCode]clusters{}}
 }
 
 // clone returns a copy of x that has the clusters of another State with the same IDs.
@@ -29,17 +44,23 @@ func (x index) clone(of map[string]*cluster) index {
 	for name, list := range x.open {
 		out.open[name] = list.clone(of)
 	}
+	for at, list := range x.skipped {
+		out.skipped[at] = list.clone(of)
+	}
 	return out
 }
 
-// find returns the clusters, sorted by ID, that may have another answer than None for a key of a
-// unit, because of the unit.
-func (x index) find(key mcs.Key, name UnitName) clusters {
-	naming, open := x.naming[key], x.open[name]
-	if len(open) == 0 {
+// find returns the clusters, sorted by ID, that may have another answer than None for a key because
+// of its unit.
+func (x index) find(at keyAt) clusters {
+	naming, open, skipped := x.naming[at.key], x.open[at.name], x.skipped[unitCode{at.name, at.code}]
+	switch {
+	case len(open)+len(skipped) == 0:
 		return naming
+	case len(naming)+len(skipped) == 0:
+		return open
 	}
-	all := slices.Concat(naming, open)
+	all := slices.Concat(naming, open, skipped)
 	slices.SortFunc(all, func(a, b *cluster) int { return strings.Compare(a.id, b.id) })
 	return slices.Compact(all)
 }
@@ -55,6 +76,22 @@ func (x index) setNamed(c *cluster, before, after *Content) {
 		if !before.names(key) {
 			set(x.naming, key, c, true)
 		}
+	}
+}
+
+// setListing replaces the listing of a unit of c.
+func (x index) setListing(c *cluster, name UnitName, before, after *listing) {
+	if before.isOpen != after.isOpen {
+		set(x.open, name, c, after.isOpen)
+	}
+	if slices.Equal(before.codes, after.codes) {
+		return
+	}
+	for _, code := range before.codes {
+		set(x.skipped, unitCode{name, code}, c, false)
+	}
+	for _, code := range after.codes {
+		set(x.skipped, unitCode{name, code}, c, true)
 	}
 }
 

@@ -13,13 +13,14 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 // viewOfAll returns the View of a key without the index.
 func (s *State) viewOfAll(key mcs.Key, imported []string) (view registry.View) {
 	for id, c := range s.clusters {
-		s.addTo(&view, c, key, s.cfg.UnitOf(key), slices.Contains(imported, id))
+		s.addTo(&view, c, s.at(key), slices.Contains(imported, id))
 	}
 	view.SetUnseen(imported, func(id string) bool { return id == s.cfg.Own || s.isKnown(id) })
 	return view
@@ -47,7 +48,7 @@ func newIndexWorld(seed uint64) *indexWorld {
 // event returns a random event.
 func (w *indexWorld) event() Event {
 	id := indexClusters[w.IntN(2)]
-	switch w.IntN(12) {
+	switch w.IntN(13) {
 	case 0, 1, 2:
 		return RecordRead{w.record(id)}
 	case 3, 4, 5, 6:
@@ -64,6 +65,8 @@ func (w *indexWorld) event() Event {
 			return Forget{Cluster: id}
 		}
 		return RecordMissing{Cluster: id}
+	case 11:
+		return ReadAgain{Cluster: id, Units: []UnitName{w.s.cfg.UnitOf(indexKey(w.IntN(2), 0))}}
 	}
 	return Tick{Heartbeat: true}
 }
@@ -72,7 +75,7 @@ func (w *indexWorld) event() Event {
 func (w *indexWorld) record(id string) Record {
 	w.times[id] += int64(w.IntN(4) - 1)
 	r := Record{Cluster: id, Key: []trust.Key{key1, key1, key1, key2}[w.IntN(4)], Succession: "signed", At: at(w.times[id]), Farewell: w.IntN(8) == 0}
-	m := ByUnit{Digests: map[UnitName]string{}, Unwritten: map[UnitName]bool{}, Has: func(_ UnitName, namespace string) bool { return namespace != "ns-2" }}
+	m := ByUnit{Digests: map[UnitName]string{}, Unwritten: map[UnitName]bool{}}
 	for unit := range 2 {
 		name := w.s.cfg.UnitOf(indexKey(unit, 0))
 		switch w.IntN(4) {
@@ -81,6 +84,7 @@ func (w *indexWorld) record(id string) Record {
 			m.Unwritten[name] = true
 		default:
 			m.Digests[name] = fmt.Sprint(w.times[id] - int64(w.IntN(2)))
+			m.Codes = map[UnitName][]string{name: [][]string{{"ns-0", "ns-1"}, {"ns-2"}, {}}[w.IntN(3)]}
 		}
 	}
 	r.Manifest = m
@@ -122,12 +126,18 @@ func TestView_HasAllClusters(t *testing.T) {
 			now = now.Add(time.Duration(w.IntN(20)) * time.Second)
 			clock = now
 			e := w.event()
+			counts := countsOf(w.s, e)
 			apply(w.s, e, now)
+			checkCounts(t, w.s, e, counts)
 			checkIndex(t, w.s)
 			for unit, i := range []int{0, 1, 2, 0, 1, 2} {
 				key := indexKey(unit/3, i)
+				checkUnused(t, w.s, key)
 				for _, imported := range [][]string{nil, {"cls"}, {"cls", "dls"}} {
 					got, want := w.s.View(key, imported...), w.s.viewOfAll(key, imported)
+					if status, of := w.s.StatusOf(key, imported), engine.StatusOf(want, imported); !reflect.DeepEqual(status, of) {
+						t.Fatalf("seed %d, step %d, %T: the status of %v with imports of %v is %+v, want %+v", seed, step, e, key, imported, status, of)
+					}
 					if !reflect.DeepEqual(got, want) {
 						t.Fatalf("seed %d, step %d, %T: the view of %v with imports of %v (-all clusters +index):\n%s", seed, step, e, key, imported, cmp.Diff(want, got))
 					}
@@ -148,6 +158,41 @@ func TestView_HasAllClusters(t *testing.T) {
 	}
 }
 
+// countsOf returns which units of a read count.
+func countsOf(s *State, e Event) (counts []bool) {
+	if read, ok := e.(UnitsRead); ok {
+		for i := range read.Units {
+			counts = append(counts, s.Counts(read.Cluster, &read.Units[i]))
+		}
+	}
+	return counts
+}
+
+// checkCounts checks that the units of a read which count are those that State.Counts has named.
+func checkCounts(t *testing.T, s *State, e Event, counts []bool) {
+	t.Helper()
+	for i, want := range counts {
+		read, _ := e.(UnitsRead)
+		u := &read.Units[i]
+		for key, exp := range u.Content.Exports {
+			got := s.ExportOf(read.Cluster, key)
+			// a record that the read completes may end it at once
+			if _, state := s.UnitOf(read.Cluster, u.Name); (got == exp) != want && (!want || state != Absent) {
+				t.Fatalf("export %v of unit %+v is %v; the unit counts: %t", key, u, got, want)
+			}
+		}
+	}
+}
+
+// checkUnused compares the views of keys that are not used with those of all clusters.
+func checkUnused(t *testing.T, s *State, key mcs.Key) {
+	t.Helper()
+	got, want := s.ViewOfUnused(key), s.viewOfAll(key, nil)
+	if got.Has(registry.Unknown) != want.Has(registry.Unknown) || !slices.Equal(got.In(registry.Exports, registry.Ignored), want.In(registry.Exports, registry.Ignored)) {
+		t.Fatalf("the view of %v, which is not used, is %+v, want %+v", key, got, want)
+	}
+}
+
 // checkIndex checks that the index has the clusters that a View has to look at, and no others.
 func checkIndex(t *testing.T, s *State) {
 	t.Helper()
@@ -158,12 +203,15 @@ func checkIndex(t *testing.T, s *State) {
 		}
 		for name, u := range c.signed.units {
 			want.setNamed(c, &Content{}, &u.content)
-			if c.signed.mayBeOld || u.isOpen() {
-				set(want.open, name, c, true)
+			in := listing{isOpen: true}
+			if !c.signed.mayBeOld {
+				in = u.listingOf(name, c.signed.record.Manifest)
 			}
+			want.setListing(c, name, &listing{}, &in)
 		}
 	}
-	if !maps.EqualFunc(want.naming, s.index.naming, slices.Equal) || !maps.EqualFunc(want.open, s.index.open, slices.Equal) {
+	if !maps.EqualFunc(want.naming, s.index.naming, slices.Equal) || !maps.EqualFunc(want.open, s.index.open, slices.Equal) ||
+		!maps.EqualFunc(want.skipped, s.index.skipped, slices.Equal) {
 		t.Fatalf("the index is %v, want %v", s.index, want)
 	}
 }
@@ -212,16 +260,18 @@ func BenchmarkView(b *testing.B) {
 	}
 }
 
-// TestIndex_OfRotatedKey rotates the key of a cluster whose first record may be old, with a record
-// that decides no unit.
+// TestIndex_OfRotatedKey rotates the key of a cluster whose first record may be old. What was read
+// may be old until a record with the new key decides the units.
 func TestIndex_OfRotatedKey(t *testing.T) {
 	s, now := reached(t, First)
 	if !s.clusters["cls"].signed.mayBeOld {
 		t.Fatal("the first record cannot be old")
 	}
-	s.Step(RecordRead{Record{Cluster: "cls", Key: key2, Succession: "signed", At: at(30), Manifest: AsSet{IsUnknown: true}}}, now)
-	if s.clusters["cls"].signed.mayBeOld {
-		t.Fatal("the record with the new key may be old")
+	for i, m := range []Manifest{AsSet{IsUnknown: true}, ByUnit{}} {
+		s.Step(RecordRead{Record{Cluster: "cls", Key: key2, Succession: "signed", At: at(30 + int64(i)), Manifest: m}}, now)
+		if got, want := s.clusters["cls"].signed.mayBeOld, i == 0; got != want {
+			t.Errorf("after record %d with the new key, what was read may be old: %t, want %t", i, got, want)
+		}
+		checkIndex(t, s)
 	}
-	checkIndex(t, s)
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
-	"maps"
 	"math/bits"
 	"slices"
 )
@@ -16,10 +15,11 @@ type Manifest interface {
 	Names(unit UnitName, shown *ShownUnits) Answer
 	// Compare compares the units that the store shows with those that are named.
 	Compare(shown *ShownUnits) Comparison
-	// Units returns the units that are named, if the record lists them.
+	// Units returns the units that may exist, if the record lists them.
 	Units() []UnitName
-	// MayHave reports whether a unit may have exports of a namespace.
-	MayHave(unit UnitName, namespace string) bool
+	// Namespaces returns the codes (Config.CodeOf) of the namespaces of which a unit may have
+	// exports. ok is false if it may have those of any.
+	Namespaces(unit UnitName) (codes []string, ok bool)
 }
 
 // Comparison is the result of Manifest.Compare.
@@ -58,8 +58,8 @@ type ByUnit struct {
 	// decide: they are being written.
 	Digests   map[UnitName]string
 	Unwritten map[UnitName]bool
-	// Has reports whether a unit may have exports of a namespace; nil is always.
-	Has func(unit UnitName, namespace string) bool
+	// Codes are those of Namespaces. A unit that is not among them may have exports of any.
+	Codes map[UnitName][]string
 }
 
 // Names implements Manifest.
@@ -77,12 +77,26 @@ func (m ByUnit) Names(unit UnitName, _ *ShownUnits) Answer {
 // Compare implements Manifest.
 func (ByUnit) Compare(*ShownUnits) Comparison { return Matches }
 
-// Units implements Manifest.
-func (m ByUnit) Units() []UnitName { return slices.Sorted(maps.Keys(m.Digests)) }
+// Units implements Manifest. Those that are being written may exist.
+func (m ByUnit) Units() []UnitName {
+	return slices.Sorted(func(yield func(UnitName) bool) {
+		for name := range m.Digests {
+			if !yield(name) {
+				return
+			}
+		}
+		for name := range m.Unwritten {
+			if !yield(name) {
+				return
+			}
+		}
+	})
+}
 
-// MayHave implements Manifest.
-func (m ByUnit) MayHave(unit UnitName, namespace string) bool {
-	return m.Has == nil || m.Has(unit, namespace)
+// Namespaces implements Manifest.
+func (m ByUnit) Namespaces(unit UnitName) (codes []string, ok bool) {
+	codes, ok = m.Codes[unit]
+	return codes, ok
 }
 
 // AsSet is the Manifest of records that have one digest of all units and their generations (etcd).
@@ -119,8 +133,8 @@ func (m AsSet) Compare(shown *ShownUnits) Comparison {
 // Units implements Manifest.
 func (AsSet) Units() []UnitName { return nil }
 
-// MayHave implements Manifest.
-func (AsSet) MayHave(UnitName, string) bool { return true }
+// Namespaces implements Manifest.
+func (AsSet) Namespaces(UnitName) (codes []string, ok bool) { return nil, false }
 
 // ShownUnits are the units that the store shows and the cluster has signed, with their generations.
 type ShownUnits struct {

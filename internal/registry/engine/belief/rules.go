@@ -23,7 +23,7 @@ func later(at, last trust.Time, hasEnded bool) bool {
 func (s *State) verdictOf(c *cluster, r *Record) (v trust.Verdict, reason string) {
 	v, err := s.cfg.Keyring.Check(trust.Presented{
 		Registry: s.cfg.Registry, ClusterID: c.id, Key: r.Key, Succession: r.Succession,
-		Proven: r.Place == Own && r.Seal == Sealed && s.liveness.IsStale(c.id),
+		Proven: r.Place == Own && r.Seal == Sealed && s.liveness.IsStale(c.id), Unproven: r.Unproven,
 	})
 	switch {
 	case v == trust.Unknown && r.Place == Own:
@@ -61,6 +61,10 @@ const (
 	maxRetry = 30 * time.Second
 	// proofReads is the number of reads of a proof within the time until a cluster is stale.
 	proofReads = 4
+	// maxAbsent is the longest pause between two reads of the proof of a cluster that has none, and
+	// of which no record counts, as a multiple of the pause of others: any member can write records
+	// of clusters that do not exist.
+	maxAbsent = 16
 	// gapTime is the time after which all units are read if they are not those that the record
 	// names: a cluster writes both together, and a watch may have skipped a change.
 	gapTime = 10 * time.Second
@@ -73,10 +77,14 @@ type retry struct {
 }
 
 // failed sets the time of the next read, at most a pause later.
-func (r *retry) failed(now time.Time, poll, most time.Duration) {
+func (r *retry) failed(now time.Time, cfg *Config, most time.Duration) {
 	r.failures++
-	const maxDoublings = 10 // keeps the shift from overflowing
-	r.at = now.Add(min(most, poll<<min(max(r.failures-eagerReads, 0), maxDoublings)))
+	pause := cfg.Eager
+	if more := r.failures - eagerReads; more > 0 {
+		const maxDoublings = 10 // keeps the shift from overflowing
+		pause = cfg.Poll << min(more, maxDoublings)
+	}
+	r.at = now.Add(min(most, pause))
 }
 
 // isDue reports whether it is time for the next read.

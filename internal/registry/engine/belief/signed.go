@@ -53,6 +53,9 @@ func (s *State) take(st *step, c *cluster, saved *saving) {
 		s.unit(c, name)
 	}
 	s.decideAll(st, c)
+	if r.Manifest.Compare(&c.signed.shown) != Matches {
+		s.listAll(c) // other namespaces may be named
+	}
 }
 
 // begin lets b begin anew with the first record of an author. isNewKey is set if the cluster had
@@ -60,7 +63,7 @@ func (s *State) take(st *step, c *cluster, saved *saving) {
 func (b *signed) begin(now time.Time, first *saving, isNewKey bool) {
 	b.shown = ShownUnits{generations: map[UnitName]int64{}}
 	b.settled, b.listed, b.gap, b.isUnread = 0, 0, time.Time{}, false
-	b.mayBeOld = first.before == NotRead && first.wasRead && !first.isCertain
+	b.mayBeOld = b.mayBeOld || first.before == NotRead && first.wasRead && !first.isCertain
 	if first.wasRead || isNewKey {
 		b.settled = first.record.At.Generation // earlier units may have ended before
 	}
@@ -77,23 +80,34 @@ func (b *signed) begin(now time.Time, first *saving, isNewKey bool) {
 func (s *State) unit(c *cluster, name UnitName) *unit {
 	u := c.signed.units[name]
 	if u == nil {
-		u = &unit{state: Unread}
-		if c.signed.isComplete {
-			u.state = Absent
-		}
+		u = c.signed.newUnit()
 		c.signed.units[name] = u
 		s.list(c, name, u)
 	}
 	return u
 }
 
-// list makes a View look at the cluster for all keys of a unit, if the unit may have keys that it
-// does not name.
-func (s *State) list(c *cluster, name UnitName, u *unit) {
-	if isOpen := c.signed.mayBeOld || u.isOpen(); isOpen != u.isListed {
-		u.isListed = isOpen
-		set(s.index.open, name, c, isOpen)
+// newUnit returns a unit that is not known.
+func (b *signed) newUnit() *unit {
+	if b.isComplete {
+		return &unit{state: Absent}
 	}
+	return &unit{state: Unread}
+}
+
+// isNamed reports whether the record names a version of a unit.
+func (b *signed) isNamed(name UnitName) bool {
+	return b.record.Manifest.Names(name, &b.shown).Kind == Named
+}
+
+// list makes a View look at the cluster for all keys that a unit may have and does not name.
+func (s *State) list(c *cluster, name UnitName, u *unit) {
+	after := listing{isOpen: true}
+	if !c.signed.mayBeOld {
+		after = u.listingOf(name, c.signed.record.Manifest)
+	}
+	s.index.setListing(c, name, &u.listing, &after)
+	u.listing = after
 }
 
 // listAll is list for all units.
@@ -104,9 +118,10 @@ func (s *State) listAll(c *cluster) {
 }
 
 // unlist makes no View look at the cluster because of a unit that had a content.
-func (s *State) unlist(c *cluster, name UnitName, before *Content) {
+func (s *State) unlist(c *cluster, name UnitName, u *unit, before *Content) {
 	s.index.setNamed(c, before, &Content{})
-	set(s.index.open, name, c, false)
+	s.index.setListing(c, name, &u.listing, &listing{})
+	u.listing = listing{}
 }
 
 // decideAll applies the manifest to all units.
@@ -117,8 +132,9 @@ func (s *State) decideAll(st *step, c *cluster) {
 		if !b.isComplete || b.isUnread {
 			st.decided(c)
 		}
-		b.settled, b.isComplete, b.isUnread, b.gap, b.listed = b.record.At.Generation, true, false, time.Time{}, 0
-		s.confirm(st, c)
+		// two processes with one key, and different clocks, may alternate
+		b.settled = max(b.settled, b.record.At.Generation)
+		b.isComplete, b.isUnread, b.gap, b.listed = true, false, time.Time{}, 0
 	case Differs:
 		if b.gap.IsZero() && b.listed != b.record.At.Generation {
 			b.gap = st.now.Add(gapTime)
@@ -128,47 +144,66 @@ func (s *State) decideAll(st *step, c *cluster) {
 		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(b.units)) {
-		u := b.units[name]
-		f := s.facts(st, c, name)
-		before, named := u.state, u.content
-		u.decide(&f, st.changed)
-		if u.state != before {
-			st.decided(c)
-		}
-		if u.state != Absent {
-			s.list(c, name, u)
-			continue
-		}
-		s.unlist(c, name, &named)
-		delete(b.units, name)
+		s.decide(st, c, name)
 	}
+	s.confirm(st, c)
+}
+
+// decide applies the manifest to a unit.
+func (s *State) decide(st *step, c *cluster, name UnitName) {
+	u := c.signed.units[name]
+	f := s.facts(st, c, name)
+	before, named := u.state, u.content
+	u.decide(&f, st.changed)
+	if u.state != before {
+		st.decided(c)
+	}
+	if u.state != Absent {
+		s.list(c, name, u)
+		return
+	}
+	s.unlist(c, name, u, &named)
+	delete(c.signed.units, name)
 }
 
 // confirm records that what was read of a cluster is not old, once more than one record was read.
+// Versions that only the first record has named are old.
 func (s *State) confirm(st *step, c *cluster) {
-	if c.state == Current && c.signed.mayBeOld {
-		c.signed.mayBeOld = false
-		s.listAll(c)
-		c.signed.addAll(st.changed)
-		st.decided(c)
+	if c.state != Current || !c.signed.mayBeOld {
+		return
 	}
+	c.signed.mayBeOld = false
+	for _, u := range c.signed.units {
+		if u.state == Behind {
+			st.changed.addContent(&u.content)
+			s.index.setNamed(c, &u.content, &Content{})
+			*u = unit{state: Unread, named: u.named, listing: u.listing}
+		}
+	}
+	s.listAll(c)
+	c.signed.addAll(st.changed)
+	st.decided(c)
 }
 
 // facts returns the facts about a unit.
 func (s *State) facts(st *step, c *cluster, name UnitName) facts {
 	b := c.signed
 	return facts{
-		now: st.now, poll: s.cfg.Poll, author: b.record.Author(), settled: b.settled,
-		answer: b.record.Manifest.Names(name, &b.shown), manifest: b.record.Manifest, name: name, used: s.used,
+		now: st.now, cfg: &s.cfg, author: b.record.Author(), settled: b.settled,
+		answer: b.record.Manifest.Names(name, &b.shown), manifest: b.record.Manifest, name: name, codes: s.codes,
 	}
 }
 
 // observeUnits applies a read of units.
 func (s *State) observeUnits(st *step, c *cluster, e *UnitsRead) {
-	b := c.signed
-	if b == nil || b.record.Farewell || c.isEnding() {
-		return // after its end, units count with the next record
+	if !c.takesUnits() {
+		return
 	}
+	b, changed := c.signed, st.changed
+	if b.mayBeOld {
+		changed = keys{} // no View has them until confirm
+	}
+	isDecided := b.record.Manifest.Compare(&b.shown) == Matches
 	b.show(e)
 	for i := range e.Units {
 		read := &e.Units[i]
@@ -182,7 +217,7 @@ func (s *State) observeUnits(st *step, c *cluster, e *UnitsRead) {
 		}
 		f := s.facts(st, c, read.Name)
 		before, named := u.state, u.content
-		if u.observe(&f, read, st.changed) {
+		if u.observe(&f, read, changed) {
 			s.index.setNamed(c, &named, &u.content)
 			s.list(c, read.Name, u)
 		}
@@ -190,7 +225,21 @@ func (s *State) observeUnits(st *step, c *cluster, e *UnitsRead) {
 			st.decided(c)
 		}
 	}
-	s.decideAll(st, c)
+	if !isDecided || b.record.Manifest.Compare(&b.shown) != Matches {
+		s.decideAll(st, c)
+		return
+	}
+	for i := range e.Units { // the others are decided
+		if name := e.Units[i].Name; b.units[name] != nil {
+			s.decide(st, c, name)
+		}
+	}
+}
+
+// takesUnits reports whether reads of units can count. After the end of a cluster they do with its
+// next record.
+func (c *cluster) takesUnits() bool {
+	return c.signed != nil && !c.signed.record.Farewell && !c.isEnding()
 }
 
 // hasLater reports whether a unit was read that the cluster has signed after a record: a farewell
@@ -230,16 +279,39 @@ func (b *signed) show(e *UnitsRead) {
 	b.gap, b.listed = time.Time{}, b.record.At.Generation
 }
 
-// answer returns the state of a key in a unit, with its export.
-func (b *signed) answer(key mcs.Key, name UnitName, isImported bool) (registry.ClusterState, *mcs.Export) {
-	u := b.units[name]
+// readAgain makes units be read that were read before.
+func (s *State) readAgain(st *step, c *cluster, units []UnitName) {
+	for _, name := range units {
+		if u := c.signed.units[name]; u != nil {
+			u.again, u.retry = true, retry{}
+			s.skip(st, c, name)
+		}
+	}
+}
+
+// skip decides whether a unit is skipped.
+func (s *State) skip(st *step, c *cluster, name UnitName) {
+	u, f := c.signed.units[name], s.facts(st, c, name)
+	before := u.state
+	if u.skip(&f); u.state != before {
+		st.decided(c)
+	}
+	s.list(c, name, u)
+}
+
+// answer returns the state of a key, with its export.
+func (b *signed) answer(at keyAt, isImported bool) (registry.ClusterState, *mcs.Export) {
+	u := b.units[at.name]
 	switch {
 	case b.record.Farewell:
 		return registry.None, nil
 	case b.mayBeOld && (u != nil || isImported):
 		return registry.Unknown, nil
 	case u != nil:
-		return u.answer(key, b.record.Manifest.MayHave(name, key.Namespace))
+		return u.answer(at.key, func() bool {
+			codes, ok := b.record.Manifest.Namespaces(at.name)
+			return !ok || slices.Contains(codes, at.code)
+		})
 	case b.isUnread, isImported && !b.isComplete:
 		return registry.Unknown, nil
 	}
@@ -262,7 +334,7 @@ func (b *signed) toRead(now time.Time) (units []UnitName, all bool) {
 		return nil, true
 	}
 	for name, u := range b.units {
-		if u.isToRead() && u.isDue(now) && b.record.Manifest.Names(name, &b.shown).Kind == Named {
+		if u.isToRead() && u.isDue(now) && b.isNamed(name) {
 			units = append(units, name)
 		}
 	}

@@ -22,12 +22,15 @@ type State struct {
 	returning map[string]*cluster
 	// beats are the clusters that had a heartbeat since the last Tick.
 	beats map[string]bool
-	// used are the namespaces whose exports are imported, nil for all.
-	used map[string]bool
+	// used are the namespaces whose exports are imported, nil for all, and codes their codes.
+	used, codes map[string]bool
 }
 
 // New returns the State of a process that starts.
 func New(cfg Config) *State {
+	if cfg.CodeOf == nil {
+		cfg.CodeOf = func(namespace string) string { return namespace }
+	}
 	return &State{
 		cfg: cfg, clusters: map[string]*cluster{}, beats: map[string]bool{}, index: newIndex(), returning: map[string]*cluster{},
 		liveness: registry.NewLiveness(cfg.Own, cfg.StaleAfter),
@@ -47,8 +50,9 @@ func (st *step) decided(c *cluster) { st.of[c.id] = true }
 
 // report sets the problem of a cluster.
 func (st *step) report(c *cluster, p Problem) {
-	if c.problem != p {
-		c.problem = p
+	before := c.problem
+	c.problem = p
+	if before.Place = p.Place; before != p {
 		st.reports = append(st.reports, Report{Cluster: c.id, Problem: p})
 	}
 }
@@ -65,6 +69,11 @@ func (s *State) Step(event Event, now time.Time) Actions {
 		id = e.Cluster
 		if c := s.clusters[id]; c != nil {
 			s.observeUnits(st, c, &e)
+		}
+	case ReadAgain:
+		id = e.Cluster
+		if c := s.clusters[id]; c != nil && c.takesUnits() {
+			s.readAgain(st, c, e.Units)
 		}
 	case Forget:
 		id = e.Cluster
@@ -109,6 +118,9 @@ func (s *State) observe(st *step, event Event) (id string) {
 	case RecordRefused:
 		c := s.cluster(e.Cluster)
 		c.waiting = nil
+		if e.IsHeartbeat && c.signed != nil {
+			s.beats[c.id] = true
+		}
 		st.report(c, Problem{Kind: Unreadable, Reason: e.Reason})
 		return c.id
 	case RecordMissing:
@@ -138,11 +150,11 @@ func (s *State) missing(st *step, c *cluster) {
 
 // use sets the namespaces whose exports are imported.
 func (s *State) use(st *step, used []string) {
-	s.used = nil
+	s.used, s.codes = nil, nil
 	if used != nil {
-		s.used = make(map[string]bool, len(used))
+		s.used, s.codes = make(map[string]bool, len(used)), make(map[string]bool, len(used))
 		for _, namespace := range used {
-			s.used[namespace] = true
+			s.used[namespace], s.codes[s.cfg.CodeOf(namespace)] = true, true
 		}
 	}
 	for _, c := range s.clusters {
@@ -151,13 +163,7 @@ func (s *State) use(st *step, used []string) {
 		}
 		for name, u := range c.signed.units {
 			u.use(func(namespace string) bool { return s.used == nil || s.used[namespace] })
-			f := s.facts(st, c, name)
-			before := u.state
-			u.skip(&f)
-			if u.state != before {
-				st.decided(c)
-			}
-			s.list(c, name, u)
+			s.skip(st, c, name)
 		}
 	}
 }
@@ -168,6 +174,9 @@ func (s *State) tick(st *step, e Tick) {
 	for id, c := range s.clusters {
 		if c.signed != nil || c.state == NotRead && c.problem.Kind == KeyRefused {
 			beats[id] = s.beats[id]
+			if s.beats[id] && !s.liveness.Has(id) {
+				c.signed.addAll(st.changed) // it was Undecided
+			}
 		}
 	}
 	clear(s.beats)
@@ -212,7 +221,7 @@ func (s *State) actions(st *step, ids []string) (a Actions) {
 		if c.needsProof() && c.proof.isDue(st.now) {
 			a.ReadProofs = append(a.ReadProofs, id)
 		}
-		if c.signed != nil && !c.isEnding() {
+		if c.takesUnits() {
 			if units, all := c.signed.toRead(st.now); all || len(units) > 0 {
 				a.ReadUnits = append(a.ReadUnits, UnitsOf{Cluster: id, Units: units})
 			}

@@ -42,15 +42,15 @@ type unit struct {
 	// again is set if the version that was read has to be read again, because more of it is
 	// imported now.
 	again bool
-	// isListed is set if the index has the cluster among those in which the unit is open.
-	isListed bool
+	// listing says where the index has the cluster because of the unit.
+	listing
 	retry
 }
 
 // facts are what the transitions of a unit depend on besides the unit.
 type facts struct {
 	now    time.Time
-	poll   time.Duration
+	cfg    *Config
 	answer Answer
 	// author signs the units of the cluster, settled is the generation up to which its record
 	// decides.
@@ -58,21 +58,17 @@ type facts struct {
 	settled  int64
 	manifest Manifest
 	name     UnitName
-	// used are the namespaces whose exports are imported, nil for all.
-	used map[string]bool
+	// codes are those of the namespaces whose exports are imported, nil for all.
+	codes map[string]bool
 }
 
 // isUsed reports whether the named version may have exports that are imported.
 func (f *facts) isUsed() bool {
-	if f.used == nil {
+	if f.codes == nil {
 		return true
 	}
-	for namespace := range f.used {
-		if f.manifest.MayHave(f.name, namespace) {
-			return true
-		}
-	}
-	return false
+	codes, ok := f.manifest.Namespaces(f.name)
+	return !ok || slices.ContainsFunc(codes, func(code string) bool { return f.codes[code] })
 }
 
 // names reports whether the manifest names a version that an author has signed.
@@ -130,9 +126,9 @@ func (u *unit) decideOther(f *facts) {
 }
 
 // skip lets a unit be skipped while nothing of it is imported, neither of the version that was read
-// nor of the named one.
+// nor of the named one. One that has to be read again is not.
 func (u *unit) skip(f *facts) {
-	isNeeded := func() bool { return !u.content.isEmpty() || f.isUsed() }
+	isNeeded := func() bool { return u.again || !u.content.isEmpty() || f.isUsed() }
 	switch u.state {
 	case Unread, Behind:
 		if !isNeeded() {
@@ -157,25 +153,33 @@ func (u *unit) isLaterThan(read *Unit, f *facts) bool {
 	return u.isAhead(f) && read.Version.Generation < u.version.Generation
 }
 
-// observe applies a read of the unit, and adds the keys that have changed. It reports whether the
-// read counts.
-func (u *unit) observe(f *facts, read *Unit, changed keys) bool {
+// judge returns the state of the unit after a read. counts is false if the read is older, not whole
+// or not signed: it changes nothing.
+func (u *unit) judge(f *facts, read *Unit) (after UnitState, counts bool) {
 	isSame := read.Version != (Version{}) && read.Version == u.version && read.Author == u.author
 	switch {
 	case f.names(read.Version, read.Author) && !u.isLaterThan(read, f):
-		u.take(read, changed)
-		u.state = Shown
+		return Shown, true
 	case early(read, f.author, f.settled, u.version, u.author):
-		u.take(read, changed)
-		u.state = Ahead
-	case isSame:
-		u.take(read, changed)
-	default:
-		// it is older, not whole or not signed: it changes nothing
-		u.failed(f.now, f.poll, maxRetry)
-		return false
+		return Ahead, true
 	}
-	return true
+	return u.state, isSame
+}
+
+// observe applies a read of the unit, and adds the keys that have changed. It reports whether the
+// read counts.
+func (u *unit) observe(f *facts, read *Unit, changed keys) bool {
+	after, counts := u.judge(f, read)
+	before := u.retry
+	if counts {
+		u.take(read, changed)
+		u.state = after
+	}
+	if !counts || u.isToRead() { // it is not the version that is named
+		u.retry = before
+		u.failed(f.now, f.cfg, maxRetry)
+	}
+	return counts
 }
 
 // take replaces what was read of the unit. Exports that cannot be used stay as they were.
@@ -202,7 +206,7 @@ func (u *unit) take(read *Unit, changed keys) {
 // end ends the exports of the unit.
 func (u *unit) end(changed keys) {
 	changed.addContent(&u.content)
-	*u = unit{state: Absent, isListed: u.isListed}
+	*u = unit{state: Absent, listing: u.listing}
 }
 
 // isToRead reports whether the unit has to be read.
@@ -228,18 +232,23 @@ func (u *unit) use(isUsed func(namespace string) bool) {
 	}
 }
 
-// isOpen reports whether the unit may have keys that it does not name.
-func (u *unit) isOpen() bool {
+// listingOf returns where the index has to have the cluster: if the unit may have keys that it does
+// not name, of all namespaces or of some.
+func (u *unit) listingOf(name UnitName, m Manifest) listing {
 	switch u.state {
-	case Unread, Skipped:
-		return true
+	case Unread:
+		return listing{isOpen: true}
+	case Skipped:
+		codes, ok := m.Namespaces(name)
+		return listing{isOpen: !ok, codes: codes}
 	case Absent, Shown, Behind, Ahead:
 	}
-	return u.content.Unnamed
+	return listing{isOpen: u.content.Unnamed}
 }
 
-// answer returns the state of a key of the unit, with its export.
-func (u *unit) answer(key mcs.Key, mayHave bool) (registry.ClusterState, *mcs.Export) {
+// answer returns the state of a key of the unit, with its export. mayHave reports whether the named
+// version may have exports of its namespace.
+func (u *unit) answer(key mcs.Key, mayHave func() bool) (registry.ClusterState, *mcs.Export) {
 	if exp := u.content.Exports[key]; exp != nil {
 		return registry.Exports, exp
 	}
@@ -254,7 +263,7 @@ func (u *unit) answer(key mcs.Key, mayHave bool) (registry.ClusterState, *mcs.Ex
 	case Unread:
 		return registry.Unknown, nil
 	case Skipped:
-		if mayHave {
+		if mayHave() {
 			return registry.Unknown, nil
 		}
 	}

@@ -40,14 +40,14 @@ func TestUnitTable(t *testing.T) {
 		return func(u *unit, changed keys) {
 			f := facts{answer: a, author: author1, settled: settled}
 			if !isUsed {
-				f.used = map[string]bool{}
+				f.codes, f.manifest = map[string]bool{}, ByUnit{Codes: map[UnitName][]string{"": nil}}
 			}
 			u.decide(&f, changed)
 		}
 	}
 	observe := func(a Answer, settled int64, read Unit) func(u *unit, changed keys) {
 		return func(u *unit, changed keys) {
-			u.observe(&facts{now: began, poll: testPoll, answer: a, author: author1, settled: settled}, &read, changed)
+			u.observe(&facts{now: began, cfg: &testCfg, answer: a, author: author1, settled: settled}, &read, changed)
 		}
 	}
 	other, part := testUnit(key3, 40), testUnit(key1, 30)
@@ -155,17 +155,17 @@ func TestUnusableExports(t *testing.T) {
 	read := Unit{Name: "web", Author: author1, Version: testUnit(key1, 30).Version, Content: Content{Unusable: map[mcs.Key]bool{web: true}}}
 	f := facts{author: author1, settled: 30, answer: Answer{Kind: Named, Version: read.Version}}
 	u.observe(&f, &read, keys{})
-	if state, exp := u.answer(web, true); state != registry.Exports || exp != before {
+	if state, exp := u.answer(web, always); state != registry.Exports || exp != before {
 		t.Errorf("the export is %v, want the previous version", state)
 	}
-	if state, _ := u.answer(mcs.Key{Name: "other"}, true); state != registry.None {
+	if state, _ := u.answer(mcs.Key{Name: "other"}, always); state != registry.None {
 		t.Errorf("another export is %v, want none", state)
 	}
 	read.Content, read.Version.Generation = Content{Unnamed: true}, 31
 	f.settled = 30
 	u.observe(&f, &read, keys{})
 	for _, key := range []mcs.Key{web, {Name: "other"}} {
-		state, exp := u.answer(key, true)
+		state, exp := u.answer(key, always)
 		if want := key == web; (state == registry.Exports && exp == before) != want || !want && state != registry.Unknown {
 			t.Errorf("export %s is %v", key, state)
 		}
@@ -179,7 +179,7 @@ func TestUnitRetries(t *testing.T) {
 	read := Unit{Name: "web"}
 	var pauses []time.Duration
 	for range 10 {
-		u.observe(&facts{now: began, poll: testPoll, author: author1}, &read, keys{})
+		u.observe(&facts{now: began, cfg: &testCfg, author: author1}, &read, keys{})
 		pauses = append(pauses, u.at.Sub(began))
 	}
 	if pauses[0] != testPoll || pauses[eagerReads-1] != testPoll || pauses[9] != maxRetry {
@@ -190,7 +190,7 @@ func TestUnitRetries(t *testing.T) {
 		if u.isDue(began) != isDue {
 			t.Errorf("a record that names the version for the time %d: the unit is due: %v", i+1, !isDue)
 		}
-		u.observe(&facts{now: began, poll: testPoll, author: author1}, &read, keys{})
+		u.observe(&facts{now: began, cfg: &testCfg, author: author1}, &read, keys{})
 	}
 }
 
@@ -316,3 +316,7 @@ func TestRules(t *testing.T) {
 		}
 	}
 }
+
+func always() bool { return true }
+
+var testCfg = Config{Poll: testPoll, Eager: testPoll}

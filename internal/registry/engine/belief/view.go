@@ -2,44 +2,124 @@ package belief
 
 import (
 	"slices"
+	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
 // View returns the clusters that export a key or may do so. imported are the clusters of the import
 // that exists: those without a record are Unseen. A cluster that is not among them is only shown if
 // its unit of the key names it or may have it, or if the cluster returns.
 func (s *State) View(key mcs.Key, imported ...string) (view registry.View) {
-	name := s.cfg.UnitOf(key)
-	found := s.index.find(key, name)
+	at := s.at(key)
+	found := s.index.find(at)
+	if len(found) > 0 {
+		view.Clusters = make(map[string]registry.ClusterView, len(found))
+	}
 	for _, c := range found {
-		s.addTo(&view, c, key, name, slices.Contains(imported, c.id))
+		s.addTo(&view, c, at, slices.Contains(imported, c.id))
 	}
 	for id, c := range s.returning {
 		if !found.has(id) {
-			s.addTo(&view, c, key, name, slices.Contains(imported, id))
+			s.addTo(&view, c, at, slices.Contains(imported, id))
 		}
 	}
 	for _, id := range imported {
 		if c := s.clusters[id]; c != nil && !found.has(id) && s.returning[id] == nil {
-			s.addTo(&view, c, key, name, true)
+			s.addTo(&view, c, at, true)
 		}
+	}
+	if len(view.Clusters) == 0 {
+		view.Clusters = nil
 	}
 	view.SetUnseen(imported, func(id string) bool { return id == s.cfg.Own || s.isKnown(id) })
 	return view
 }
 
+// ViewOfUnused returns the View of a key that is not imported, in a namespace whose exports are not
+// used: nine tenths of all keys, which only wait for their namespaces. Of the clusters that are
+// Unknown and do not name it, of which there are 1,000 at a start, it has one.
+func (s *State) ViewOfUnused(key mcs.Key) (view registry.View) {
+	at := s.at(key)
+	for _, c := range s.index.naming[at.key] {
+		s.addTo(&view, c, at, false)
+	}
+	for _, list := range []clusters{s.index.open[at.name], s.index.skipped[unitCode{at.name, at.code}]} {
+		isUnknown := func(c *cluster) bool { return s.viewIn(c, at, false).State == registry.Unknown }
+		if i := slices.IndexFunc(list, isUnknown); i >= 0 {
+			s.addTo(&view, list[i], at, false)
+			break
+		}
+	}
+	for _, c := range s.returning {
+		s.addTo(&view, c, at, false)
+	}
+	return view
+}
+
+// StatusOf returns the status of the View of a key, without the clusters in it that imported does
+// not name. It implements engine.StatusFunc.
+func (s *State) StatusOf(key mcs.Key, imported []string) (status engine.Status) {
+	at := s.at(key)
+	isUnknown := func(c *cluster) bool {
+		return s.viewIn(c, at, slices.Contains(imported, c.id)).State == registry.Unknown
+	}
+	status.IsOpen = slices.ContainsFunc(s.index.find(at), isUnknown)
+	for _, c := range s.returning {
+		status.IsOpen = status.IsOpen || isUnknown(c)
+	}
+	for _, id := range slices.Compact(slices.Sorted(slices.Values(imported))) {
+		c, state := s.clusters[id], registry.None
+		if c != nil {
+			state = s.viewIn(c, at, true).State
+		}
+		switch state {
+		case registry.Unknown:
+			status.IsOpen = true
+			status.Unknown = append(status.Unknown, id)
+			if s.LivenessOf(id) == registry.Stale {
+				status.Stale = append(status.Stale, id)
+			}
+		case registry.None:
+			if id != s.cfg.Own && !s.isKnown(id) {
+				status.Unseen = append(status.Unseen, id)
+			}
+		case registry.Exports, registry.Ignored, registry.Unseen:
+		}
+	}
+	return status
+}
+
+// keyAt is a key, the unit that has it and the code of its namespace.
+type keyAt struct {
+	key  mcs.Key
+	name UnitName
+	code string
+}
+
+func (s *State) at(key mcs.Key) keyAt {
+	return keyAt{key: key, name: s.cfg.UnitOf(key), code: s.cfg.CodeOf(key.Namespace)}
+}
+
 // addTo adds the state of a key in a cluster to a view.
-func (s *State) addTo(view *registry.View, c *cluster, key mcs.Key, name UnitName, isImported bool) {
-	in := s.viewIn(c, key, name, isImported)
-	if in.State == registry.None {
+func (s *State) addTo(view *registry.View, c *cluster, at keyAt, isImported bool) {
+	in := s.viewIn(c, at, isImported)
+	switch in.State {
+	case registry.None:
 		return
+	case registry.Unknown:
+		if !isImported { // nothing else of it matters, and there are 1,000 of them at a start
+			view.Set(c.id, in)
+			return
+		}
+	case registry.Exports, registry.Ignored, registry.Unseen:
 	}
 	in.Liveness = s.LivenessOf(c.id)
 	if c.signed != nil {
 		in.Properties = c.signed.record.Properties
-		if u := c.signed.units[name]; u != nil && u.order > 0 {
+		if u := c.signed.units[at.name]; u != nil && u.order > 0 {
 			if view.Order == nil {
 				view.Order = map[string]int64{}
 			}
@@ -62,7 +142,7 @@ func (s *State) isKnown(id string) bool {
 
 // viewIn returns the view of a key in a cluster. None is also that of a cluster of which nothing is
 // known.
-func (s *State) viewIn(c *cluster, key mcs.Key, name UnitName, isImported bool) registry.ClusterView {
+func (s *State) viewIn(c *cluster, at keyAt, isImported bool) registry.ClusterView {
 	switch c.viewed() {
 	case Saving:
 		return registry.ClusterView{State: registry.Unknown}
@@ -70,13 +150,13 @@ func (s *State) viewIn(c *cluster, key mcs.Key, name UnitName, isImported bool) 
 		if c.signed.record.Farewell && !isImported {
 			break // nothing of it can end
 		}
-		state, exp := c.signed.answer(key, name, isImported)
+		state, exp := c.signed.answer(at, isImported)
 		if isImported {
 			state = addFirst(state)
 		}
 		return registry.ClusterView{State: state, Export: exp}
 	case Current:
-		state, exp := c.signed.answer(key, name, isImported)
+		state, exp := c.signed.answer(at, isImported)
 		return registry.ClusterView{State: state, Export: exp}
 	case NotRead, Left:
 	}
@@ -86,13 +166,16 @@ func (s *State) viewIn(c *cluster, key mcs.Key, name UnitName, isImported bool) 
 // LivenessOf returns the liveness of a cluster.
 func (s *State) LivenessOf(id string) registry.LivenessState {
 	of := s.liveness.Of(id)
-	if c := s.clusters[id]; of == registry.Live && (c == nil || c.signed == nil || c.viewed() == First) {
+	if c := s.clusters[id]; of == registry.Live && (c == nil || c.signed == nil || !s.liveness.Has(id)) {
 		return registry.Undecided
 	}
 	return of
 }
 
-// Keys returns the keys, sorted, that clusters export.
+// IsCurrent reports whether the store has answered since it last failed.
+func (s *State) IsCurrent() bool { return s.liveness.IsCurrent() }
+
+// Keys returns the keys, sorted, that clusters export, also those that are not imported.
 func (s *State) Keys() []mcs.Key {
 	exported := keys{}
 	for _, c := range s.clusters {
@@ -101,6 +184,9 @@ func (s *State) Keys() []mcs.Key {
 		}
 		for _, u := range c.signed.units {
 			for key := range u.content.Exports {
+				exported.add(key)
+			}
+			for key := range u.content.Ignored {
 				exported.add(key)
 			}
 		}
@@ -138,3 +224,82 @@ func (s *State) Versions(id string) map[UnitName]Version {
 	}
 	return versions
 }
+
+// Counts reports whether a read of a unit counts: what was read of it before is replaced then.
+func (s *State) Counts(id string, read *Unit) bool {
+	c := s.clusters[id]
+	if c == nil || !c.takesUnits() {
+		return false
+	}
+	u := c.signed.units[read.Name]
+	if u == nil {
+		u = c.signed.newUnit()
+	}
+	f := s.facts(&step{}, c, read.Name)
+	_, counts := u.judge(&f, read)
+	return counts
+}
+
+// IsBehind reports whether the next read of the units of a cluster may show one that its record
+// names. One that could not be read several times has pauses of its own.
+func (s *State) IsBehind(id string) bool {
+	c := s.clusters[id]
+	if c == nil || !c.takesUnits() {
+		return false
+	}
+	for name, u := range c.signed.units {
+		if u.isToRead() && u.failures <= eagerReads && c.signed.isNamed(name) {
+			return true
+		}
+	}
+	return false
+}
+
+// IsProving reports whether a record of a cluster waits until its key is proven, which the next
+// read of its own place may do.
+func (s *State) IsProving(id string) bool {
+	c := s.clusters[id]
+	return c != nil && c.waiting != nil && c.proof.failures <= eagerReads
+}
+
+// IsUnproven reports whether a record of a cluster waits until its key is proven.
+func (s *State) IsUnproven(id string) bool {
+	c := s.clusters[id]
+	return c != nil && c.waiting != nil
+}
+
+// IsSaving reports whether a cluster is in state Saving.
+func (s *State) IsSaving(id string) bool { return s.StateOf(id) == Saving }
+
+// NeedsProof reports whether the own place of a cluster has to be read, now or later.
+func (s *State) NeedsProof(id string) bool {
+	c := s.clusters[id]
+	return c != nil && c.needsProof()
+}
+
+// DueOf returns the reads of a cluster that have to be made now: that of its own place, and those
+// of units.
+func (s *State) DueOf(id string, now time.Time) (isProofDue bool, units []UnitName) {
+	c := s.clusters[id]
+	if c == nil {
+		return false, nil
+	}
+	if c.takesUnits() {
+		units, _ = c.signed.toRead(now)
+	}
+	return c.needsProof() && c.proof.isDue(now), units
+}
+
+// UnitOf returns the content of a unit as it was read last, and its state: Absent if it is not
+// known.
+func (s *State) UnitOf(id string, name UnitName) (content Content, state UnitState) {
+	if c := s.clusters[id]; c != nil && c.signed != nil {
+		if u := c.signed.units[name]; u != nil {
+			return u.content, u.state
+		}
+	}
+	return Content{}, Absent
+}
+
+// IsOpen reports whether a cluster may have keys of a unit that it does not name, of any namespace.
+func (s *State) IsOpen(name UnitName) bool { return len(s.index.open[name])+len(s.returning) > 0 }

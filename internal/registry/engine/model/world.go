@@ -204,7 +204,7 @@ func (s *state) restart(isComplete bool) bool {
 	s.keyring = trust.New(trust.Config{StaleAfter: staleAfter, Store: disk{}, Now: s.clock, Succeeds: succeeds}, pins)
 	s.keyring.SetComplete(isComplete)
 	s.reader = belief.New(belief.Config{
-		Own: "reader", UnitOf: unitOf, Poll: poll, StaleAfter: staleAfter, Keyring: s.keyring, Registry: registryName,
+		Own: "reader", UnitOf: unitOf, Poll: poll, Eager: poll, StaleAfter: staleAfter, Keyring: s.keyring, Registry: registryName,
 	})
 	if s.world.Skips {
 		s.use()
@@ -349,13 +349,16 @@ func (s *state) byUnit(i int, r record) belief.ByUnit {
 	}
 	if s.world.Skips {
 		versions := s.members[i].versions
-		m.Has = func(name belief.UnitName, namespace string) bool {
-			for _, v := range versions {
-				if unitName(int(v.unit)) == name && v.generation == r.names[v.unit] {
-					return v.keys&1 != 0 && namespace == namespaces[0] || v.keys&2 != 0 && namespace == namespaces[1]
+		m.Codes = map[belief.UnitName][]string{}
+		for u := range s.world.Units {
+			m.Codes[unitName(u)] = []string{}
+		}
+		for _, v := range versions {
+			for k, namespace := range namespaces {
+				if name := unitName(int(v.unit)); v.generation == r.names[v.unit] && v.keys&(1<<k) != 0 {
+					m.Codes[name] = append(m.Codes[name], namespace)
 				}
 			}
-			return false
 		}
 	}
 	return m

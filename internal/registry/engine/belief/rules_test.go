@@ -1,0 +1,194 @@
+package belief
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+)
+
+// TestUnitsBeingWritten: a process that starts meets a record that does not decide a unit yet,
+// because the process of that cluster starts too. What is imported from the unit stays unknown
+// until a record decides it.
+func TestUnitsBeingWritten(t *testing.T) {
+	for name, starts := range map[string][]Event{
+		"the first record":  nil,
+		"the second record": {RecordRead{testRecord(key1, 20, 20)}},
+	} {
+		s := started(pinOf(10))
+		for _, e := range starts {
+			s.Step(e, began)
+		}
+		for at := range int64(3) {
+			r := testRecord(key1, 30+at, 0)
+			r.Manifest = ByUnit{Unwritten: map[UnitName]bool{"web": true}}
+			if a := s.Step(RecordRead{r}, began); len(a.ReadUnits) > 0 {
+				t.Errorf("%s: reads %v, which is being written", name, a.ReadUnits)
+			}
+			if got := s.View(web, "cls").Clusters["cls"].State; got != registry.Unknown {
+				t.Errorf("%s, record %d: the export is %v, want unknown", name, at, got)
+			}
+		}
+		s.Step(RecordRead{testRecord(key1, 40, 0)}, began)
+		if v := s.View(web, "cls"); len(v.Clusters) > 0 {
+			t.Errorf("%s: the export is %+v after a record that does not have it", name, v)
+		}
+	}
+}
+
+// TestFirstFarewellIsProven: a process that starts meets a farewell that another member has written
+// again. The own place of the cluster, which has returned, shows a later record.
+func TestFirstFarewellIsProven(t *testing.T) {
+	s := started(pinOf(10))
+	if a := s.Step(RecordRead{farewell(key1, 20)}, began); !slices.Equal(a.ReadProofs, []string{"cls"}) {
+		t.Errorf("reads %v, want the proof", a.ReadProofs)
+	}
+	s.Step(ProofRead{Cluster: "cls", Record: inPlace(testRecord(key1, 30, 30), SealUnknown)}, began)
+	s.Step(UnitsRead{Cluster: "cls", Units: []Unit{testUnit(key1, 30)}}, began)
+	now := silence(s, began)
+	if got := s.View(web, "cls").Clusters["cls"].State; got != registry.Exports || s.StateOf("cls") != Current {
+		t.Errorf("the export is %v, and the state %v", got, s.StateOf("cls"))
+	}
+	s.Step(RecordRead{farewell(key1, 20)}, now)
+	if p := s.ProblemOf("cls"); p.Kind != Earlier {
+		t.Errorf("the farewell has problem %v", p)
+	}
+}
+
+// TestRecordsOfTwoPlaces: the record in the own place and that in the shared one are written at
+// different times. The later one of the first two says nothing about the present: it ends no
+// imports, and is no heartbeat.
+func TestRecordsOfTwoPlaces(t *testing.T) {
+	s := started(pinOf(5))
+	s.Step(RecordRead{*inPlace(testRecord(key1, 10, 0), SealUnknown)}, began)
+	s.Step(Tick{Heartbeat: true}, began)
+	s.Step(RecordRead{testRecord(key1, 20, 0)}, began)
+	s.Step(Tick{Heartbeat: true}, began)
+	if got := s.View(web, "cls").Clusters["cls"]; got.State != registry.Unknown || got.Liveness != registry.Undecided {
+		t.Errorf("after the first record of each place the export is %+v", got)
+	}
+	s.Step(RecordRead{testRecord(key1, 30, 0)}, began)
+	s.Step(Tick{Heartbeat: true}, began)
+	if v := s.View(web, "cls"); len(v.Clusters) > 0 || s.LivenessOf("cls") != registry.Live {
+		t.Errorf("after a second record in one place the export is %+v, the liveness %v", v, s.LivenessOf("cls"))
+	}
+}
+
+// TestWaitingRecordIsProven: the own place shows an earlier record with the key of the one that
+// waits. Both count.
+func TestWaitingRecordIsProven(t *testing.T) {
+	s := started(nil)
+	s.Step(RecordRead{testRecord(key1, 30, 30)}, began)
+	if !s.IsUnproven("cls") || !s.IsProving("cls") || !s.NeedsProof("cls") {
+		t.Error("its record does not wait for the proof")
+	}
+	s.Step(ProofRead{Cluster: "cls", Record: inPlace(testRecord(key1, 20, 0), SealUnknown)}, began)
+	if r := s.RecordOf("cls"); r == nil || r.At != at(30) {
+		t.Errorf("the record is %+v, want the one that has waited", r)
+	}
+	if isDue, units := s.DueOf("cls", began); isDue || !slices.Equal(units, []UnitName{"web"}) || !s.IsBehind("cls") {
+		t.Errorf("proof due %t, units %v, behind %t; want its unit to be read", isDue, units, s.IsBehind("cls"))
+	}
+}
+
+// TestTwoProcessesAlternate: two processes with one key and different clocks write by turns. The
+// record that is later by its heartbeat decides, although its generation is an earlier one.
+func TestTwoProcessesAlternate(t *testing.T) {
+	s := started(pinOf(5))
+	late := testRecord(key1, 20, 100) // its clock is ahead
+	late.At.Generation = 100
+	s.Step(RecordRead{late}, began)
+	s.Step(UnitsRead{Cluster: "cls", Units: []Unit{testUnit(key1, 100)}}, began)
+	next := testRecord(key1, 30, 50)
+	next.At.Generation = 50
+	s.Step(RecordRead{next}, began)
+	s.Step(UnitsRead{Cluster: "cls", Units: []Unit{testUnit(key1, 50)}}, began)
+	if got := s.Versions("cls")["web"]; got.Generation != 50 {
+		t.Errorf("generation %d is imported, want the one that the later record names", got.Generation)
+	}
+}
+
+// TestUnusableRecordIsHeartbeat: a cluster of a later version writes records that cannot be used.
+// It is alive.
+func TestUnusableRecordIsHeartbeat(t *testing.T) {
+	for isHeartbeat, want := range map[bool]registry.LivenessState{true: registry.Live, false: registry.Stale} {
+		s, now := reached(t, Current)
+		for range 4 * testStaleAfter / (10 * time.Second) {
+			now = now.Add(10 * time.Second)
+			s.Step(RecordRefused{Cluster: "cls", Reason: "a later version", IsHeartbeat: isHeartbeat}, now)
+			s.Step(Tick{Heartbeat: true}, now)
+		}
+		if got := s.LivenessOf("cls"); got != want {
+			t.Errorf("heartbeats %t: the cluster is %v, want %v", isHeartbeat, got, want)
+		}
+	}
+}
+
+// TestReadAgain: a unit that was read is read again because more of it can be used now, also one of
+// which a later version is skipped.
+func TestReadAgain(t *testing.T) {
+	ignored := testUnit(key1, 20)
+	ignored.Content = Content{Ignored: map[mcs.Key]bool{web: true}}
+	for name, skipped := range map[string]bool{"shown": false, "skipped": true} {
+		s := started(pinOf(10))
+		s.Step(Namespaces{Used: []string{}}, began)
+		s.Step(RecordRead{testRecord(key1, 20, 20)}, began)
+		s.Step(UnitsRead{Cluster: "cls", Units: []Unit{ignored}}, began)
+		if skipped {
+			r := testRecord(key1, 30, 30)
+			m, _ := r.Manifest.(ByUnit)
+			m.Codes = map[UnitName][]string{"web": {"other"}}
+			r.Manifest = m
+			s.Step(RecordRead{r}, began)
+		}
+		if _, state := s.UnitOf("cls", "web"); (state == Skipped) != skipped {
+			t.Fatalf("%s: the unit is %v", name, state)
+		}
+		a := s.Step(ReadAgain{Cluster: "cls", Units: []UnitName{"web", "unknown"}}, began)
+		if len(a.ReadUnits) != 1 || !slices.Equal(a.ReadUnits[0].Units, []UnitName{"web"}) {
+			t.Errorf("%s: reads %v, want the unit", name, a.ReadUnits)
+		}
+	}
+}
+
+// TestReadsOfAnEarlierVersionPause: a store shows the version that was read before, and not the one
+// that is named. It is read again, with growing pauses.
+func TestReadsOfAnEarlierVersionPause(t *testing.T) {
+	s, now := reached(t, Current)
+	s.Step(RecordRead{testRecord(key1, 40, 40)}, now)
+	reads := 0
+	for range 300 {
+		now = now.Add(time.Second)
+		if _, units := s.DueOf("cls", now); len(units) > 0 {
+			reads++
+			s.Step(UnitsRead{Cluster: "cls", Units: []Unit{testUnit(key1, 20)}}, now)
+		}
+	}
+	if reads < 10 || reads > 20 {
+		t.Errorf("%d reads in five minutes, want 10 to 20", reads)
+	}
+}
+
+// TestAbsentClusterIsReadSeldom: any member can write records of clusters that do not exist. Their
+// own places are read seldom, and those of a cluster whose record is refused are not.
+func TestAbsentClusterIsReadSeldom(t *testing.T) {
+	reads := func(s *State, event Event) (n int) {
+		for now := began; now.Before(began.Add(time.Hour)); now = now.Add(time.Second) {
+			s.Step(event, now)
+			if isDue, _ := s.DueOf("cls", now); isDue {
+				s.Step(ProofRead{Cluster: "cls"}, now)
+				n++
+			}
+		}
+		return n
+	}
+	if n := reads(started(nil), RecordRead{testRecord(key1, 20, 20)}); n < 8 || n > 25 {
+		t.Errorf("%d reads in an hour of a cluster that does not exist, want one in 8 minutes", n)
+	}
+	s, _ := reached(t, Current)
+	if n := reads(s, RecordRefused{Cluster: "cls"}); n < 110 || n > 130 {
+		t.Errorf("%d reads in an hour of a cluster whose record is refused, want one in 30 s", n)
+	}
+}
