@@ -285,6 +285,20 @@ func (a *Account) Retain(keys []mcs.Key, keep func(mcs.Key) bool) {
 	}
 }
 
+// KeepOnly releases the exports for which keep returns false.
+func (a *Account) KeepOnly(keep func(mcs.Key) bool) {
+	if a == nil {
+		return
+	}
+	a.ledger.mu.Lock()
+	defer a.ledger.mu.Unlock()
+	for key := range a.held {
+		if !keep(key) {
+			a.setCost(key, Amounts{})
+		}
+	}
+}
+
 // Release releases an export.
 func (a *Account) Release(key mcs.Key) {
 	a.Retain([]mcs.Key{key}, func(mcs.Key) bool { return false })

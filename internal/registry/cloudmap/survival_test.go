@@ -449,10 +449,10 @@ func TestSurvival_DeadCluster(t *testing.T) {
 			}
 		}
 		importer.Forget("cls1")
-		view, err := importer.Lookup(t.Context(), exp.Key, "cls1")
-		if err != nil || len(view.In(registry.Exports, registry.Unknown, registry.Unseen)) > 0 {
-			t.Errorf("forgotten, and the view is %+v, %v", view, err)
-		}
+		w.until(10*time.Second, "it is saved that the cluster is forgotten", func() bool {
+			view, err := importer.Lookup(t.Context(), exp.Key, "cls1")
+			return err == nil && len(view.In(registry.Exports, registry.Unknown, registry.Unseen)) == 0
+		})
 	})
 }
 

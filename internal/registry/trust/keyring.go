@@ -396,17 +396,6 @@ func (k *Keyring) remedy(pin *entry, p Presented) string {
 	return fmt.Sprintf("%s: if the key is that of the cluster, run kubectl mcs trust %s in this cluster", reason, p.ClusterID)
 }
 
-// Last returns the time of the latest record of a cluster in a registry that was read with this
-// key, zero if there is none.
-func (k *Keyring) Last(registry, clusterID string, key Key) Time {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if pin, ok := k.pins[clusterID]; ok && pin.Key == key {
-		return pin.Last[registry]
-	}
-	return Time{}
-}
-
 // Pin returns the pin of a cluster.
 func (k *Keyring) Pin(clusterID string) (Pin, bool) {
 	k.mu.Lock()
@@ -633,14 +622,6 @@ func (k *Keyring) ObserveUnsealed(registry, clusterID string) {
 	}
 }
 
-// IsReplaced reports whether another key than this one is that of the cluster.
-func (k *Keyring) IsReplaced(clusterID string, key Key) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	pin, ok := k.pins[clusterID]
-	return ok && pin.Key != key && pin.Key != Key{}
-}
-
 // Since returns when this cluster saw another one for the first time, across restarts: now if it
 // has not, and the zero time if the administrator listed the cluster's key. No other cluster can
 // choose it.
@@ -675,15 +656,6 @@ func (k *Keyring) IsSigned(clusterID string) bool {
 	defer k.mu.Unlock()
 	pin, ok := k.pins[clusterID]
 	return ok && pin.Key != Key{} && !pin.Left && !pin.Forgotten
-}
-
-// IsReturnSaved reports whether the next process will know that a cluster which had left or was
-// forgotten has returned. Until then that process would end the imports from it.
-func (k *Keyring) IsReturnSaved(clusterID string) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	pin, ok := k.pins[clusterID]
-	return !ok || pin.Left || pin.Forgotten || !pin.saved.Left && !pin.saved.Forgotten
 }
 
 const (

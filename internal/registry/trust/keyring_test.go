@@ -287,9 +287,9 @@ func TestTrust_KeepsWhatWasImported(t *testing.T) {
 	k := load(t, Config{})
 	pin(key)(k)
 	trustKey(k, other)
-	if k.HasEnded("cls2") || !k.IsSigned("cls2") || !k.IsReplaced("cls2", key) || k.IsReplaced("cls2", other) {
-		t.Errorf("ended %t, signed %t, previous key replaced %t, new key replaced %t; want only the middle ones",
-			k.HasEnded("cls2"), k.IsSigned("cls2"), k.IsReplaced("cls2", key), k.IsReplaced("cls2", other))
+	if k.HasEnded("cls2") || !k.IsSigned("cls2") || k.Of("a", "cls2").Key != other {
+		t.Errorf("ended %t, signed %t, key %s; want a signed cluster with the trusted key",
+			k.HasEnded("cls2"), k.IsSigned("cls2"), k.Of("a", "cls2").Key)
 	}
 }
 
@@ -308,7 +308,7 @@ func TestTrust_PinnedKeyReturns(t *testing.T) {
 			if k.HasEnded("cls2") || !k.IsSigned("cls2") {
 				t.Error("it has ended, want that it is signed again")
 			}
-			if got := k.Last("a", "cls2", key).Heartbeat; got != 5 {
+			if got := k.Of("a", "cls2").Last.Heartbeat; got != 5 {
 				t.Errorf("its latest heartbeat is %d, want 5", got)
 			}
 		})
@@ -327,11 +327,8 @@ func TestObserve_KeepsTimesByRegistry(t *testing.T) {
 	k.Observe(first)
 	k.Observe(second)
 	k.Observe(acceptedRecord(key, 9, false))
-	if a, b := k.Last("a", "cls2", key), k.Last("b", "cls2", key); a.Heartbeat != 10 || b.Heartbeat != 5 {
+	if a, b := k.Of("a", "cls2").Last, k.Of("b", "cls2").Last; a.Heartbeat != 10 || b.Heartbeat != 5 {
 		t.Errorf("last %v and %v, want heartbeats 10 and 5", a, b)
-	}
-	if got := k.Last("a", "cls2", signer(t, 2).Key()); got != (Time{}) {
-		t.Errorf("last of another key: %v", got)
 	}
 }
 
@@ -415,7 +412,7 @@ func TestRun_SavesPins(t *testing.T) {
 		}
 		k.Observe(acceptedRecord(key, 3, false))
 		stop()
-		if again := load(t, Config{Store: store}); again.Last("a", "cls2", key).Heartbeat != 3 || again.HasEnded("cls2") {
+		if again := load(t, Config{Store: store}); again.Of("a", "cls2").Last.Heartbeat != 3 || again.HasEnded("cls2") {
 			t.Errorf("after a restart: %+v", again.pins["cls2"].Pin)
 		}
 	})
@@ -444,7 +441,7 @@ func TestRun_KeepsLaterPins(t *testing.T) {
 		stopFrozen()
 		stopNext()
 		again := load(t, Config{Store: store})
-		if !again.HasEnded("cls2") || again.Last("a", "cls2", key).Heartbeat != 3 {
+		if !again.HasEnded("cls2") || again.Of("a", "cls2").Last.Heartbeat != 3 {
 			t.Errorf("cls2 is %+v, want its farewell with heartbeat 3", again.pins["cls2"].Pin)
 		}
 		if got := again.pins["cls3"].Pin; got.Last["a"].Heartbeat != 2 || got.Last["b"].Heartbeat != 5 {
@@ -516,7 +513,7 @@ func TestRun_SavesEnd(t *testing.T) {
 					t.Errorf("complete: %t, want %t", got, tt.want)
 				}
 				stop()
-				if again := load(t, Config{Store: store}); again.Last("a", "cls2", key).Heartbeat != 1 {
+				if again := load(t, Config{Store: store}); again.Of("a", "cls2").Last.Heartbeat != 1 {
 					t.Error("the pins lack what was read last")
 				}
 			})

@@ -14,7 +14,6 @@ const (
 	// A namespace has a code of 12 bits in two characters of base64. A cluster that uses 100
 	// namespaces takes 2.4 % of the others for one of its own.
 	codeLength = 2
-	codeCount  = 1 << (6 * codeLength)
 	// maxCodes is the most codes of a page. 64 times 14 characters, with commas between, are 959 of
 	// the maximum of 1,024. Of a page with more namespaces nothing is said.
 	maxCodes = 7
@@ -67,44 +66,11 @@ func (n Namespaces) Has(code string) bool {
 	return false
 }
 
-// NamespaceSelection is a set of namespaces, by their codes.
-type NamespaceSelection [codeCount]bool
-
-// SelectNamespaces returns the selection of these namespaces.
-func SelectNamespaces(namespaces []string) *NamespaceSelection {
-	var s NamespaceSelection
-	for _, namespace := range namespaces {
-		s[codeNumber(NamespaceCode(namespace))] = true
-	}
-	return &s
-}
-
-// Intersects reports whether the page may have exports of a selected namespace.
-func (s *NamespaceSelection) Intersects(n Namespaces) bool {
-	if n == "" {
-		return true
-	}
-	for i := 0; i < len(n); i += codeLength {
-		if s[codeNumber(string(n[i:i+codeLength]))] {
-			return true
-		}
-	}
-	return false
-}
-
 const codeAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
-// codeDigits are the values of the characters of codeAlphabet, and -1.
-var codeDigits = func() (digits [256]int) {
-	for i := range digits {
-		digits[i] = strings.IndexByte(codeAlphabet, byte(i))
-	}
-	return digits
-}()
-
-// codeNumber returns the number of a code. It is negative for a text that is none.
-func codeNumber(code string) int {
-	return codeDigits[code[0]]<<6 | codeDigits[code[1]]
+// isCode reports whether a text is a code.
+func isCode(text string) bool {
+	return len(text) == codeLength && strings.Trim(text, codeAlphabet) == ""
 }
 
 // encodeNamespaces encodes the namespaces of the announced pages, in their order: "" if nothing is
@@ -152,7 +118,7 @@ func isNamespaces(text string) bool {
 		return false
 	}
 	for i := 0; i < len(text); i += codeLength {
-		if codeNumber(text[i:i+codeLength]) < 0 || i > 0 && text[i-codeLength:i] >= text[i:i+codeLength] {
+		if !isCode(text[i:i+codeLength]) || i > 0 && text[i-codeLength:i] >= text[i:i+codeLength] {
 			return false
 		}
 	}

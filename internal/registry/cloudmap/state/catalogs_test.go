@@ -36,7 +36,7 @@ func newStory(t *testing.T) *story {
 	s := &story{
 		t: t, now: now, catalogs: newCatalogs(testConfig()), pages: map[int][]api.Instance{},
 		record: format.Member{
-			ClusterID: "cls2", ClusterSetID: "set1", UID: "uid-2", Key: signerOf("uid-2").Key(), Joined: now, Generation: 100, Heartbeat: 1, Process: "1-cls2",
+			ClusterID: "cls2", ClusterSetID: "set1", UID: "uid-2", Key: signerOf("uid-2").Key(), Joined: now, Generation: 100, Heartbeat: 1000, Process: "1-cls2",
 		},
 	}
 	s.catalogs.keyring.Observe(trust.Record{Registry: "", ClusterID: "cls2", UID: "uid-2", Key: s.record.Key})
@@ -47,6 +47,19 @@ var cls2 = mcs.Identity{ClusterID: "cls2", ClusterSetID: "set1", UID: "uid-2"}
 
 // anyRecord lets every record with the own ID count.
 func anyRecord(format.Member) bool { return true }
+
+// trusts makes cls1 start anew with a keyring.
+func (s *story) trusts(keyring *trust.Keyring) {
+	cfg := testConfig()
+	cfg.Keyring = keyring
+	s.catalogs = newCatalogs(cfg)
+}
+
+// unread returns the pages of cls2 that have to be read now.
+func (s *story) unread() []int {
+	_, units := s.catalogs.belief.DueOf("cls2", s.now)
+	return pagesOf(units)
+}
 
 // write writes a page without announcing it.
 func (s *story) write(generation int64, page int, exports ...mcs.Export) string {
@@ -84,7 +97,7 @@ func (s *story) members(records ...format.Member) []string {
 // read makes cls1 read the pages of cls2 that it wants, and returns the keys that it notifies of.
 func (s *story) read() []string {
 	changed := engine.Keys{}
-	for _, page := range s.catalogs.clusters["cls2"].unreadPages(s.now) {
+	for _, page := range s.unread() {
 		s.readPage(page, s.pages[page], changed)
 	}
 	return names(changed)
@@ -128,7 +141,7 @@ func (s *story) expect(what string, key mcs.Key, want string) {
 
 func (s *story) wanted(what string, want ...int) {
 	s.t.Helper()
-	if got := s.catalogs.clusters["cls2"].unreadPages(s.now); !slices.Equal(got, want) {
+	if got := s.unread(); !slices.Equal(got, want) {
 		s.t.Errorf("%s: pages %v have to be read, want %v", what, got, want)
 	}
 }
@@ -261,7 +274,7 @@ func TestUnreadablePages(t *testing.T) {
 			s.notified("spoilt", s.read())
 			s.expect("for who knew it before", theKey, "•")
 			s.read()
-			if problems := s.catalogs.clusters["cls2"].problems(); len(problems) == 0 {
+			if problems := s.catalogs.problems(s.catalogs.clusters["cls2"]); len(problems) == 0 {
 				t.Error("no problem is reported")
 			}
 			// It is tried less and less often, but tried, and at once when something new is
@@ -269,7 +282,7 @@ func TestUnreadablePages(t *testing.T) {
 			reads := 0
 			for range 600 {
 				s.now = s.now.Add(time.Second)
-				if len(s.catalogs.clusters["cls2"].unreadPages(s.now)) > 0 {
+				if len(s.unread()) > 0 {
 					reads++
 					s.read()
 				}
@@ -281,7 +294,7 @@ func TestUnreadablePages(t *testing.T) {
 			s.members(s.record)
 			s.read()
 			s.expect("mended", theKey, "•••")
-			if problems := s.catalogs.clusters["cls2"].problems(); len(problems) != 0 {
+			if problems := s.catalogs.problems(s.catalogs.clusters["cls2"]); len(problems) != 0 {
 				t.Errorf("problems are still reported: %q", problems)
 			}
 		})
@@ -305,8 +318,10 @@ func TestPageOfAnother(t *testing.T) {
 	s.publish(100, wrong, web(1))
 	s.members(s.record)
 	s.read()
+	s.record.Heartbeat++
+	s.members(s.record)
 	s.expect("in the wrong page", theKey, "none")
-	if problems := s.catalogs.clusters["cls2"].problems(); len(problems) != 1 || !strings.Contains(problems[0], "belongs to page") {
+	if problems := s.catalogs.problems(s.catalogs.clusters["cls2"]); len(problems) != 1 || !strings.Contains(problems[0], "belongs to page") {
 		t.Errorf("problems %q, want one that names the right page", problems)
 	}
 }
@@ -391,7 +406,7 @@ func TestFarewell(t *testing.T) {
 	}
 
 	restarted := newStory(t)
-	restarted.catalogs.keyring = s.catalogs.keyring
+	restarted.trusts(s.catalogs.keyring)
 	restarted.members(s.record)
 	restarted.expect("after a restart", theKey, "none")
 	restarted.members(before)
@@ -439,7 +454,7 @@ func TestReturnIsSavedFirst(t *testing.T) {
 			s := newStory(t)
 			pin.Key, pin.UID, pin.Last = s.record.Key, s.record.UID, map[string]trust.Time{"": {Generation: 100, Heartbeat: 1}}
 			store := registrytest.Pins{"cls2": pin}
-			s.catalogs.keyring = store.Load(t)
+			s.trusts(store.Load(t))
 			s.record.Heartbeat++
 			s.publish(101, thePage, web(1))
 			s.members(s.record)
@@ -455,20 +470,22 @@ func TestReturnIsSavedFirst(t *testing.T) {
 			if strings.Contains(name, "another record") {
 				s.record.Heartbeat++
 			}
-			s.notified("saved", s.members(s.record), "web-0")
+			s.members(s.record)
+			s.expect("saved, and its page is not read yet", theKey, "unknown")
+			s.notified("saved", s.read(), "web-0")
 			s.expect("saved", theKey, "•")
 
 			restarted := newStory(t)
-			restarted.catalogs.keyring = store.Load(t)
+			restarted.trusts(store.Load(t))
 			restarted.members()
 			restarted.expect("after a restart, without a record", theKey, "unseen")
 		})
 	}
 }
 
-// TestFarewellAsFirstRecord: a reader that starts meets a farewell. It counts when the catalog has
-// no later record: another writer may have put an earlier farewell back, or a late request wrote it
-// after the cluster had returned.
+// TestFarewellAsFirstRecord: a reader that starts meets a farewell. It counts when no later record
+// has followed for the time until a cluster is stale: another writer may have put an earlier
+// farewell back, or a late request wrote it after the cluster had returned.
 func TestFarewellAsFirstRecord(t *testing.T) {
 	begin := func(t *testing.T) (s *story, returned format.Member) {
 		t.Helper()
@@ -478,49 +495,47 @@ func TestFarewellAsFirstRecord(t *testing.T) {
 		s.farewell()
 		returned.Heartbeat = s.record.Heartbeat + 1
 		s.members(s.record)
-		s.expect("the catalog is not read yet", theKey, "unseen")
+		s.expect("the catalog is not read yet", theKey, "unknown")
 		if got := s.reads(); !slices.Equal(got, []string{"cls2 record"}) {
 			t.Fatalf("reads %v, want the copy of the record", got)
 		}
 		return s, returned
 	}
+	staleAfter := int(testConfig().StaleAfter / time.Second)
 	t.Run("the cluster has returned", func(t *testing.T) {
 		s, returned := begin(t)
 		s.copyOf(returned)
-		s.members(s.record)
+		s.passWith(staleAfter, s.record)
 		s.read()
 		s.expect("its catalog has a later record", theKey, "•")
 	})
-	t.Run("the copy is hidden once", func(t *testing.T) {
+	t.Run("the copy is hidden for a while", func(t *testing.T) {
 		s, returned := begin(t)
 		s.catalogs.copyRead(s.now, "cls2", nil, nil, engine.Keys{})
-		s.expect("one read without a copy", theKey, "unseen")
+		s.passWith(staleAfter-1, s.record)
+		s.expect("reads without a copy", theKey, "unknown")
 		s.copyOf(returned)
 		s.read()
 		s.expect("its catalog has a later record", theKey, "•")
-	})
-	t.Run("the catalog cannot be read", func(t *testing.T) {
-		s, _ := begin(t)
-		for range 10 {
-			s.catalogs.copyRead(s.now, "cls2", nil, errUnread, engine.Keys{})
-		}
-		s.expect("ten failed reads", theKey, "unseen")
 	})
 	t.Run("a copy of the farewell", func(t *testing.T) {
 		s, returned := begin(t)
 		s.copyOf(s.record)
-		s.expect("a farewell has no copy", theKey, "unseen")
+		s.expect("a farewell has no copy", theKey, "unknown")
 		s.copyOf(returned)
 		s.read()
 		s.expect("its catalog has a later record", theKey, "•")
 	})
 	t.Run("the catalog is gone", func(t *testing.T) {
 		s, _ := begin(t)
-		for range 2 {
+		for range staleAfter - 1 {
+			s.passWith(1, s.record)
 			s.catalogs.copyRead(s.now, "cls2", nil, nil, engine.Keys{})
 		}
-		s.expect("two reads", theKey, "none")
-		if len(s.catalogs.list()) != 0 || len(s.reads()) != 0 {
+		s.expect("no other record", theKey, "unknown")
+		s.passWith(1, s.record)
+		s.expect("no other record until the cluster is stale", theKey, "none")
+		if len(s.catalogs.list()) != 1 || len(s.reads()) != 0 {
 			t.Errorf("the members are %v, the reads %v, want none", s.catalogs.list(), s.reads())
 		}
 	})
@@ -529,11 +544,12 @@ func TestFarewellAsFirstRecord(t *testing.T) {
 // reads returns the pages of cls2's catalog that cls1 would read.
 func (s *story) reads() (reads []string) {
 	for id, cluster := range s.catalogs.clusters {
-		if id != "cls1" && cluster.isCopyDue(s.now) {
+		isProofDue, units := s.catalogs.belief.DueOf(cluster.id, s.now)
+		if isProofDue {
 			reads = append(reads, id+" record")
 		}
-		for _, page := range cluster.unreadPages(s.now) {
-			reads = append(reads, id+" "+format.PageName(page))
+		for _, page := range units {
+			reads = append(reads, id+" "+string(page))
 		}
 	}
 	return reads
@@ -674,7 +690,7 @@ func mustSplit(identity mcs.Identity, signer string, page int, generation int64,
 // TestKeyOfNewCluster: a key counts when the catalog shows it.
 func TestKeyOfNewCluster(t *testing.T) {
 	s := newStory(t)
-	s.catalogs.keyring = newKeyring() // has not seen cls2
+	s.trusts(newKeyring()) // has not seen cls2
 	s.publish(100, thePage, web(1))
 	s.members(s.record)
 	s.wanted("its key is not proven")
@@ -703,7 +719,7 @@ func TestKeyOfNewCluster(t *testing.T) {
 // TestKeyNotInCatalog: another writer gives a cluster that is not known yet a false key.
 func TestKeyNotInCatalog(t *testing.T) {
 	s := newStory(t)
-	s.catalogs.keyring = newKeyring()
+	s.trusts(newKeyring())
 	s.publish(100, thePage, web(1))
 	forged := s.record.Instance(signerOf("attacker"))
 	reads := 0
@@ -873,7 +889,7 @@ func TestRebuiltClusterAfterRestart(t *testing.T) {
 			s.pass(1, true)
 			s.copyOf(s.record)
 			s.tags("cls2", nil)
-			if cluster := s.catalogs.clusters["cls2"]; cluster.hasRecord && s.catalogs.liveness.IsStale("cls2") {
+			if cluster := s.catalogs.clusters["cls2"]; cluster.record != nil && s.catalogs.isStale("cls2") {
 				t.Fatal("its key counts, and it is stale although its heartbeats go on")
 			}
 		}
@@ -893,7 +909,7 @@ func TestImportedClusterIsSought(t *testing.T) {
 	if got := s.reads(); len(got) != 0 {
 		t.Errorf("reads %v before a lookup names it", got)
 	}
-	s.catalogs.seek([]string{"cls2", "cls1", "Not_A_Cluster"})
+	s.catalogs.seek(s.now, []string{"cls2", "cls1", "Not_A_Cluster"})
 	s.members()
 	if got := s.reads(); !slices.Equal(got, []string{"cls2 record"}) {
 		t.Fatalf("reads %v, want the copy of its record", got)
@@ -919,7 +935,7 @@ func TestImportedClusterIsSought(t *testing.T) {
 // TestAbsentCatalogIsReadSeldom: a cluster that was imported from and exists in another registry.
 func TestAbsentCatalogIsReadSeldom(t *testing.T) {
 	s := newStory(t)
-	s.catalogs.seek([]string{"cls2"})
+	s.catalogs.seek(s.now, []string{"cls2"})
 	reads := 0
 	for range 3600 {
 		s.pass(1, false)
@@ -940,7 +956,7 @@ func TestForget(t *testing.T) {
 	s.members(s.record)
 	s.read()
 	changed := engine.Keys{}
-	s.catalogs.forget("cls2", changed)
+	s.catalogs.forget(s.now, "cls2", changed)
 	s.notified("forgotten", names(changed), "web-0")
 	s.members(s.record)
 	s.expect("forgotten, its last record is there", theKey, "none")
@@ -968,7 +984,7 @@ func TestOlderRecordsNeverCount(t *testing.T) {
 	}
 	s.expect("an older record for long", theKey, "•")
 	restarted := newStory(t)
-	restarted.catalogs.keyring = s.catalogs.keyring
+	restarted.trusts(s.catalogs.keyring)
 	restarted.members(older)
 	restarted.expect("an older record after a restart", theKey, "unseen")
 }
@@ -1032,10 +1048,12 @@ func TestFirstRecordMayBeOld(t *testing.T) {
 		foreign := s.record
 		foreign.UID, foreign.Key = "uid-3", signerOf("uid-3").Key()
 		// it is refused, and the catalog cannot be read
-		s.passWith(int(testConfig().StaleAfter/time.Second)+60, foreign)
+		s.passWith(60, foreign)
 		s.copyOf(s.record)
 		s.read()
-		s.notified("the next poll", s.passWith(1, foreign), "web-0")
+		s.passWith(int(testConfig().StaleAfter/time.Second)-24, foreign)
+		s.expect("silent", theKey, "unknown")
+		s.passWith(48, foreign)
 		s.expect("stale", theKey, "•")
 		s.lives("stale", "stale")
 	})
@@ -1043,15 +1061,13 @@ func TestFirstRecordMayBeOld(t *testing.T) {
 		s := begin(t)
 		s.record.Farewell, s.record.Pages = true, format.Digests{}
 		s.members(s.record)
-		for range 2 {
-			s.catalogs.copyRead(s.now, "cls2", nil, nil, engine.Keys{})
-		}
-		s.expect("a farewell that the catalog proves", theKey, "none")
+		s.pass(int(testConfig().StaleAfter/time.Second), true)
+		s.expect("a farewell that nothing has followed", theKey, "none")
 	})
 	t.Run("the copy is older", func(t *testing.T) {
 		s := begin(t)
 		s.members()
-		s.catalogs.seek([]string{"cls2"})
+		s.catalogs.seek(s.now, []string{"cls2"})
 		s.copyOf(s.record)
 		s.record.Heartbeat++
 		s.members(s.record)
@@ -1070,7 +1086,7 @@ func TestSoughtClusterJoins(t *testing.T) {
 	joining := s.record
 	joining.ClusterID, joining.UID, joining.Key = "cls3", "uid-3", signerOf("uid-3").Key()
 	s.members()
-	s.catalogs.seek([]string{"cls3"})
+	s.catalogs.seek(s.now, []string{"cls3"})
 	for range 5 {
 		s.catalogs.copyRead(s.now, "cls3", nil, nil, engine.Keys{})
 	}
@@ -1191,7 +1207,7 @@ func TestSilentCluster(t *testing.T) {
 		s.farewell()
 		s.pass(1, true)
 		s.pass(1, false)
-		if s.catalogs.liveness.IsStale("cls2") || len(s.catalogs.list()) != 1 {
+		if s.catalogs.isStale("cls2") || len(s.catalogs.list()) != 1 {
 			t.Errorf("it left, and the members are %v", s.catalogs.list())
 		}
 	})
@@ -1315,7 +1331,8 @@ func TestAudit_OfPageBeingWritten(t *testing.T) {
 }
 
 // TestPageAheadForEver has a page that was read and is never announced: the process that wrote it
-// ended before, and the clock of the next one is behind.
+// ended before. The page counts until the record of the next process is later, whatever the clock
+// of that says.
 func TestPageAheadForEver(t *testing.T) {
 	for name, tt := range map[string]struct {
 		announced mcs.Export
@@ -1337,17 +1354,18 @@ func TestPageAheadForEver(t *testing.T) {
 			s.record = before
 			s.record.Pages[thePage] = ""
 			s.record.Generation = 101
-			if tt.there {
-				s.publish(101, thePage, tt.announced)
-			}
-			s.members(s.record)
-			s.read()
-			s.expect("a record that may be late", theKey, "••")
-			s.now = s.now.Add(aheadFor)
 			s.record.Heartbeat++
 			s.members(s.record)
 			s.read()
-			s.expect("a record that goes on", theKey, tt.want)
+			s.expect("an earlier record", theKey, "••")
+			s.record.Generation = 501
+			if tt.there {
+				s.publish(501, thePage, tt.announced)
+			}
+			s.record.Heartbeat++
+			s.members(s.record)
+			s.read()
+			s.expect("a later record", theKey, tt.want)
 			s.wanted("everything read")
 		})
 	}
@@ -1355,7 +1373,7 @@ func TestPageAheadForEver(t *testing.T) {
 
 // TestPageAheadOfSilentCluster has a page that was read and not announced, because its cluster
 // cannot write any more. A backup that another user restores has the page as the last record
-// announces it: that is older, and no evidence.
+// announces it: that is older, and no evidence. The page is not read again meanwhile.
 func TestPageAheadOfSilentCluster(t *testing.T) {
 	s := newStory(t)
 	s.publish(100, thePage, web(1))
@@ -1364,38 +1382,12 @@ func TestPageAheadOfSilentCluster(t *testing.T) {
 	s.members(before)
 	s.read()
 	s.pages[thePage] = backup
-	for range 10 {
-		s.now = s.now.Add(aheadFor)
+	for range 300 {
+		s.now = s.now.Add(time.Second)
 		s.members(before)
-		s.read()
+		s.wanted("a page that is ahead")
 	}
 	s.expect("the page that was read before", theKey, "••")
-	s.now = s.now.Add(maxRetry) // the page that did not count is read seldom
-	before.Heartbeat++
-	s.members(before)
-	s.read()
-	s.expect("a cluster that goes on, with another page than was read", theKey, "•")
-	s.wanted("everything read")
-}
-
-// TestPageAheadIsReadSeldom has a page for ever ahead of the record: it is not read at each poll.
-func TestPageAheadIsReadSeldom(t *testing.T) {
-	s := newStory(t)
-	s.publish(100, thePage, web(1))
-	before := s.record
-	s.write(500, thePage, web(2))
-	s.members(before)
-	s.read()
-	reads := 0
-	for range 90 {
-		s.now = s.now.Add(time.Second)
-		reads += len(s.catalogs.clusters["cls2"].unreadPages(s.now))
-		s.read()
-	}
-	if reads != 3 {
-		t.Errorf("the page was read %d times in 90 s, want 3", reads)
-	}
-	s.expect("the later page", theKey, "••")
 }
 
 func TestExpiredFarewells(t *testing.T) {
@@ -1422,27 +1414,6 @@ func TestExpiredFarewells(t *testing.T) {
 	}
 }
 
-func TestCountsAsMember(t *testing.T) {
-	unproven := &format.Member{}
-	for name, tt := range map[string]struct {
-		c    catalog
-		want bool
-	}{
-		"a record":                     {catalog{hasRecord: true}, true},
-		"a record that was refused":    {catalog{problem: "not signed"}, true},
-		"no record":                    {catalog{}, false},
-		"an unproven key":              {catalog{unproven: unproven}, false},
-		"an unproven key, refused":     {catalog{unproven: unproven, problem: "not signed"}, false},
-		"an unproven key after a key":  {catalog{unproven: unproven, hasRecord: true}, true},
-		"it has left":                  {catalog{left: true, hasRecord: true}, false},
-		"it has left, and was refused": {catalog{left: true, problem: "not signed"}, false},
-	} {
-		if got := tt.c.countsAsMember(); got != tt.want {
-			t.Errorf("%s: %t, want %t", name, got, tt.want)
-		}
-	}
-}
-
 // TestOneRecordEach has two records of one cluster, in different services: one counts, whichever
 // was read first.
 func TestOneRecordEach(t *testing.T) {
@@ -1461,7 +1432,7 @@ func TestOneRecordEach(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := New(testConfig())
-			s.catalogs.clusters["cls2"] = &catalog{id: "cls2", hasRecord: true, record: format.Member{Key: signerOf("uid-2").Key()}}
+			s.catalogs.clusters["cls2"] = &catalog{id: "cls2", record: &format.Member{Key: signerOf("uid-2").Key()}}
 			s.cfg.Keyring.Observe(trust.Record{ClusterID: "cls4", Key: signerOf("uid-4").Key()})
 			beside := record("cls5", "uid-5", 1)
 			for _, records := range [][]api.Instance{{tt.want, beside, tt.other}, {tt.other, beside, tt.want}} {

@@ -29,7 +29,7 @@ func (o *outbox) instances() (count int) {
 // instances returns the number of instances in the catalog of another cluster: its pages as they
 // were last read, and the copy of the record.
 func (c *catalog) instances() (count int) {
-	if c.hasRecord && !c.left {
+	if c.record != nil {
 		count++
 	}
 	for i := range c.pages {

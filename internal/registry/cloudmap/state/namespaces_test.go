@@ -9,81 +9,47 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
-// TestNeedsRead_SkipsUnusedNamespaces checks that a changed page is read if it has or had exports
-// of a namespace that is used, or may have, and not otherwise.
-func TestNeedsRead_SkipsUnusedNamespaces(t *testing.T) {
-	of := func(namespace string) format.Namespaces {
-		key := mcs.Key{Namespace: namespace, Name: "web"}
-		return format.NamespacesOf(map[mcs.Key]mcs.Export{key: {Key: key}})
-	}
-	key := mcs.Key{Namespace: "shop", Name: "web"}
-	const page = 3
-	nothing := pageState{read: true, digest: "before"}
-	for name, tt := range map[string]struct {
-		before    pageState
-		announced format.Namespaces
-		used      []string
-		isAll     bool
-		want      bool
-	}{
-		"a namespace that is used":                {before: nothing, announced: of("shop"), used: []string{"demo", "shop"}, want: true},
-		"another namespace":                       {before: nothing, announced: of("team-1"), used: []string{"demo", "shop"}},
-		"all namespaces are used":                 {before: nothing, announced: of("team-1"), isAll: true, want: true},
-		"the record does not name them":           {before: nothing, used: []string{"demo"}, want: true},
-		"never read":                              {before: pageState{}, announced: of("team-1"), used: []string{"demo"}, want: true},
-		"it had an export that is used":           {before: pageState{read: true, digest: "before", exports: map[mcs.Key]mcs.Export{key: {Key: key}}}, announced: of("team-1"), used: []string{"demo"}, want: true},
-		"it had an export that could not be used": {before: pageState{read: true, digest: "before", unreadable: map[mcs.Key]bool{key: true}}, announced: of("team-1"), used: []string{"demo"}, want: true},
-		"it had exports without a name":           {before: pageState{read: true, digest: "before", unnamed: true}, announced: of("team-1"), used: []string{"demo"}, want: true},
-		"it had an export over budget":            {before: pageState{read: true, digest: "before", excess: 1}, announced: of("team-1"), used: []string{"demo"}, want: true},
-		"it had an export that was ignored":       {before: pageState{read: true, digest: "before", ignored: map[mcs.Key]bool{key: true}}, announced: of("team-1"), used: []string{"demo"}},
-		"an ignored export is used now":           {before: pageState{read: true, digest: "before", ignored: map[mcs.Key]bool{key: true}, isWanted: true}, announced: of("team-1"), used: []string{"demo"}, want: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := New(testConfig())
-			c := s.catalogs.cluster("cls2")
-			c.hasRecord, c.record = true, format.Member{ClusterID: "cls2", Pages: format.Digests{page: "after"}, Namespaces: format.PageNamespaces{page: tt.announced}}
-			c.setPage(page, tt.before)
-			if !tt.isAll {
-				s.catalogs.setUsed(format.SelectNamespaces(tt.used))
-			}
-			if got := c.needsRead(time.Now(), page); got != tt.want {
-				t.Errorf("the page is read: %t, want %t", got, tt.want)
-			}
-		})
-	}
-}
-
-// TestLookup_OfSkippedPage checks that a cluster is unknown for the services of a namespace that a
-// skipped page may have, because the namespace may be used since a moment ago, and known for all
-// others; and that the page is read once the namespace is used.
+// TestLookup_OfSkippedPage: a changed page that has no exports of a namespace that is used is not
+// read. A cluster is unknown for the services of a namespace that the page may have, because the
+// namespace may be used since a moment ago, and known for all others. The page is read once the
+// namespace is used.
 func TestLookup_OfSkippedPage(t *testing.T) {
 	gained, other := webKey(0), mcs.Key{}
 	for i := 0; format.PageOf(other) != format.PageOf(gained); i++ {
 		other = mcs.Key{Namespace: "other", Name: webKey(i).Name}
 	}
 	page := format.PageOf(gained)
-	var used []string
+	used := []string{"demo-2"}
 	cfg := testConfig()
 	cfg.UsedNamespaces = func() ([]string, bool) { return used, true }
 	s := New(cfg)
-	c := s.catalogs.cluster("cls2")
-	c.hasRecord, c.record = true, format.Member{ClusterID: "cls2"}
-	c.record.Pages[page], c.record.Namespaces[page] = "after", format.NamespacesOf(map[mcs.Key]mcs.Export{gained: {Key: gained}})
-	c.setPage(page, pageState{read: true, digest: "before"})
-	s.Reads.ObserveMembers(nil, nil)
-	if reads := s.Reads.StaleReads(time.Now()); len(reads) != 1 || len(reads[0].Pages) > 0 {
-		t.Errorf("reads %+v, want the copy of the record alone", reads)
+	r := memberOf("cls2")
+	reads := func(what string, want int) {
+		t.Helper()
+		r.Heartbeat++
+		show(s, r)
+		pages := 0
+		for _, read := range s.Reads.StaleReads(time.Now()) {
+			pages += len(read.Pages)
+		}
+		if pages != want {
+			t.Errorf("%s: %d pages are read, want %d", what, pages, want)
+		}
 	}
+	reads("no page", 0)
+	r.Pages[page], r.Namespaces[page] = "AAAAAAAAAAB", format.NamespacesOf(map[mcs.Key]mcs.Export{gained: {Key: gained}})
+	reads("another namespace", 0)
 	for key, want := range map[mcs.Key]int{gained: 1, other: 0} {
 		if view, err := s.Lookup(key, nil); err != nil || len(view.In(registry.Unknown)) != want {
 			t.Errorf("%v: unknown clusters %q, %v; want %d", key, view.In(registry.Unknown), err, want)
 		}
 	}
-	used = []string{gained.Namespace}
-	s.Reads.ObserveMembers(nil, nil)
-	if reads := s.Reads.StaleReads(time.Now()); len(reads) != 1 || len(reads[0].Pages) != 1 {
-		t.Errorf("reads %+v, want the page", reads)
-	}
+	used = []string{gained.Namespace, "demo-2"}
+	reads("the namespace is used", 1)
+	used = []string{"demo-2"}
+	reads("it is not used any more", 0)
+	r.Namespaces[page], r.Pages[page] = "", "AAAAAAAAAAC"
+	reads("the record names no namespaces", 1)
 }
 
 // TestAddress checks which clusters are notified of a change: those that report to import a service
@@ -131,8 +97,7 @@ func TestAddress(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := New(testConfig())
 			for id, report := range reports {
-				c := s.catalogs.cluster(id)
-				c.hasRecord, c.record = true, format.Member{ClusterID: id, Imports: report}
+				s.catalogs.cluster(now, id).record = &format.Member{ClusterID: id, Imports: report}
 			}
 			if tt.age > 0 {
 				s.outbox.news.observe(now.Add(-tt.age), nil, pageOf(web), time.Minute)

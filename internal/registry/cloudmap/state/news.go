@@ -71,7 +71,7 @@ func (s *Writes) address(before, generation int64) {
 	endpoints := s.outbox.news.take()
 	entries := mcs.ImportEntries(s.cfg.Identity.ClusterID, endpoints)
 	for _, cluster := range s.catalogs.clusters {
-		if len(endpoints) == 0 || cluster.record.Imports.MayHave(entries) {
+		if len(endpoints) == 0 || cluster.imports().MayHave(entries) {
 			cluster.news = generation
 		} else if cluster.news == 0 {
 			cluster.news = before

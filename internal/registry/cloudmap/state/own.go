@@ -13,6 +13,29 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
+const (
+	// aheadFor is the time for which a page may be later than the record. After that the record
+	// counts: the process that wrote the page may have ended before it announced it.
+	aheadFor = 30 * time.Second
+	// A page that cannot be read completely is read again at each poll at first, because Cloud Map
+	// is eventually consistent; after eagerRetries failures with a backoff of up to maxRetry.
+	eagerRetries = 3
+	maxRetry     = 30 * time.Second
+)
+
+// retry is the backoff of reads that fail.
+type retry struct {
+	failures int
+	retryAt  time.Time
+}
+
+func (r *retry) failed(now time.Time, poll time.Duration) {
+	r.failures++
+	if r.failures > eagerRetries {
+		r.retryAt = now.Add(min(maxRetry, poll<<min(r.failures-eagerRetries, 10)))
+	}
+}
+
 // ownCatalog is the record and the pages of this cluster as the registry shows them. Only what this
 // process or a previous one has signed changes it.
 type ownCatalog struct {
@@ -241,7 +264,8 @@ func (o *ownCatalog) observePage(now time.Time, read pageRead, changed engine.Ke
 		err = olderPageError(img.Generation, p.generation)
 	}
 	if err == nil && o.announcesOther(read.number, img) {
-		p.earlier, _ = belonging(read.number, read.decoded.Exports)
+		earlier, _ := belonging(read.number, read.decoded.Exports)
+		p.earlier = byKey(earlier)
 		err = unannouncedError(img.Generation)
 	}
 	if err != nil {
@@ -268,7 +292,8 @@ func (o *ownCatalog) announcesOther(page int, img format.Page) bool {
 // were.
 func (o *ownCatalog) takeRead(now time.Time, read pageRead, changed engine.Keys) {
 	p := &o.pages[read.number]
-	exports, problems := belonging(read.number, read.decoded.Exports)
+	list, problems := belonging(read.number, read.decoded.Exports)
+	exports := byKey(list)
 	after := storedPage{
 		read: true, readAt: now, checkedAt: now, generation: read.img.Generation, digest: read.img.Digest, author: read.img.Author,
 		parts: read.img.Parts, stored: p.stored, unnamed: read.decoded.Unnamed, unreadable: map[mcs.Key]bool{},
@@ -374,3 +399,26 @@ func (o *ownCatalog) successionProblems() []string {
 // refusalLifetime is the time for which a refused record under the own ID is reported after it was
 // replaced.
 const refusalLifetime = time.Hour
+
+// byKey returns exports by their keys.
+func byKey(list []mcs.Export) map[mcs.Key]mcs.Export {
+	exports := make(map[mcs.Key]mcs.Export, len(list))
+	for _, exp := range list {
+		exports[exp.Key] = exp
+	}
+	return exports
+}
+
+// diff adds the keys whose exports differ.
+func diff(before, after map[mcs.Key]mcs.Export, changed engine.Keys) {
+	for key, exp := range after {
+		if old, ok := before[key]; !ok || !old.Equal(exp) {
+			changed[key] = struct{}{}
+		}
+	}
+	for key := range before {
+		if _, ok := after[key]; !ok {
+			changed[key] = struct{}{}
+		}
+	}
+}

@@ -56,6 +56,8 @@ func TestBudgetRefusesExport(t *testing.T) {
 	s.read()
 	s.expect("within the budget", mcs.Key{Namespace: "demo", Name: "small"}, "••••••••••")
 	s.expect("over the budget", mcs.Key{Namespace: "demo", Name: "huge"}, "unknown")
+	s.record.Heartbeat++
+	s.members(s.record)
 	s.expect("of another name", mcs.Key{Namespace: "demo", Name: "other"}, "none")
 	want := "over budget: 1 exports, such as demo/huge, exceed the budget of 100 port-endpoints for one cluster (--budget-scale): " +
 		"they are not imported, or stay as they were imported before"
@@ -93,7 +95,7 @@ func (s *story) update(generation int64, exports ...mcs.Export) {
 	s.record.Heartbeat++
 	s.members(s.record)
 	for _, cluster := range s.catalogs.clusters {
-		cluster.findRoom()
+		s.catalogs.findRoom(s.now, cluster)
 	}
 	s.read()
 }
@@ -114,7 +116,7 @@ func TestBudgetKeepsEstablishedExports(t *testing.T) {
 	s.update(500, a, c)
 	s.expect("withdrawn", b.Key, "none")
 	for _, cluster := range s.catalogs.clusters {
-		cluster.findRoom()
+		s.catalogs.findRoom(s.now, cluster)
 	}
 	s.read()
 	s.expect("the room is taken by the one that waited", c.Key, "•")
@@ -321,7 +323,7 @@ func TestForget_ReleasesBudget(t *testing.T) {
 	if used := s.catalogs.ledger.Usage().Total; used == (budget.Amounts{}) {
 		t.Fatal("the export uses no budget")
 	}
-	s.catalogs.forget("cls2", engine.Keys{})
+	s.catalogs.forget(s.now, "cls2", engine.Keys{})
 	if used := s.catalogs.ledger.Usage().Total; used != (budget.Amounts{}) {
 		t.Errorf("%v is used after the cluster was forgotten", used)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine/belief"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
@@ -90,7 +91,7 @@ func (a *absence) observe(err error) (hasEnded bool) {
 func (s *Reads) ObserveFailure() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.catalogs.liveness.ObserveFailure()
+	s.catalogs.step(time.Now(), nil, belief.Failed{}, engine.Keys{})
 }
 
 // IsAuditDue reports whether all own pages have to be read: before the ID is claimed, because
@@ -144,7 +145,7 @@ func (s *Reads) StaleReads(now time.Time) (wanted []CatalogRead) {
 		wanted = append(wanted, own)
 	}
 	for id, cluster := range s.catalogs.clusters { // in random order
-		if s.isUnknown(id) {
+		if s.catalogs.isUnknown(id) {
 			continue
 		}
 		if read := s.readOf(now, cluster); !read.isEmpty() {
@@ -160,24 +161,24 @@ func (s *Reads) StaleReads(now time.Time) (wanted []CatalogRead) {
 func (s *Reads) MoreNewcomers(now time.Time) []CatalogRead {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.newcomers.asked) == 0 || slices.ContainsFunc(s.newcomers.asked, s.isUnknown) {
+	if len(s.newcomers.asked) == 0 || slices.ContainsFunc(s.newcomers.asked, s.catalogs.isUnknown) {
 		return nil
 	}
 	return s.newcomerReads(now)
 }
 
-// newcomerReads returns the reads of the next round of unknown clusters, those that are due for the
-// longest time: the record of a cluster that does not exist is not read again before the first
+// newcomerReads returns the reads of the next round of unknown clusters, those first that wait for
+// the longest time: the record of a cluster that does not exist is not read again before the first
 // record of another one. The caller holds s.mu.
 func (s *Reads) newcomerReads(now time.Time) (wanted []CatalogRead) {
-	s.newcomers.begin(s.isUnknown)
+	s.newcomers.begin(s.catalogs.isUnknown)
 	var waiting []*catalog
 	for id, cluster := range s.catalogs.clusters {
-		if s.isUnknown(id) {
+		if s.catalogs.isUnknown(id) {
 			waiting = append(waiting, cluster)
 		}
 	}
-	slices.SortFunc(waiting, func(a, b *catalog) int { return a.copyAt.Compare(b.copyAt) })
+	slices.SortFunc(waiting, func(a, b *catalog) int { return cmp.Or(a.turn.Compare(b.turn), cmp.Compare(a.id, b.id)) })
 	for _, cluster := range waiting {
 		if s.newcomers.isFull() {
 			break
@@ -190,22 +191,11 @@ func (s *Reads) newcomerReads(now time.Time) (wanted []CatalogRead) {
 	return wanted
 }
 
-// isUnknown reports whether a cluster has still proved no key, or none since it left. The caller
-// holds s.mu.
-func (s *Reads) isUnknown(id string) bool {
-	cluster := s.catalogs.clusters[id]
-	if cluster == nil { // its record is gone, without a proof
-		_, isKnown := s.cfg.Keyring.Pin(id)
-		return !isKnown
-	}
-	hasEnded := !cluster.hasRecord && s.cfg.Keyring.HasEnded(id)
-	return hasEnded || s.catalogs.isNewcomer(id, cluster)
-}
-
 // readOf returns the read of a cluster's catalog that is due. The caller holds s.mu.
 func (s *Reads) readOf(now time.Time, cluster *catalog) CatalogRead {
-	cluster.findRoom()
-	return CatalogRead{ClusterID: cluster.id, Pages: cluster.unreadPages(now), Record: cluster.isCopyDue(now)}
+	s.catalogs.findRoom(now, cluster)
+	isProofDue, units := s.catalogs.belief.DueOf(cluster.id, now)
+	return CatalogRead{ClusterID: cluster.id, Pages: pagesOf(units), Record: isProofDue}
 }
 
 // ObserveCatalog records a read of a catalog: the copy of the record, and the pages that have to be
@@ -214,7 +204,7 @@ func (s *Reads) ObserveCatalog(now time.Time, id string, found []api.Instance) e
 	s.mu.Lock()
 	changed := engine.Keys{}
 	record, err := format.FindCopy(found, id, s.cfg.Identity.ClusterSetID)
-	if cluster := s.catalogs.clusters[id]; cluster != nil && (cluster.isMissing || cluster.unproven != nil) {
+	if s.catalogs.belief.NeedsProof(id) {
 		s.catalogs.copyRead(now, id, record, err, changed)
 		for page := range s.asked {
 			s.addResolvedBy(id, page, changed)
@@ -225,10 +215,11 @@ func (s *Reads) ObserveCatalog(now time.Time, id string, found []api.Instance) e
 	var wanted []int
 	if id == s.cfg.Identity.ClusterID {
 		wanted = s.shown().unreadPages(now)
-	} else if cluster := s.catalogs.clusters[id]; cluster != nil {
-		wanted = cluster.unreadPages(now)
-		if cluster.isCopy && s.catalogs.liveness.IsStale(id) {
-			// Pages are later than the copy. A cluster that is alive announces them.
+	} else {
+		_, units := s.catalogs.belief.DueOf(id, now)
+		wanted = pagesOf(units)
+		if s.catalogs.belief.StateOf(id) == belief.First || s.catalogs.isStale(id) {
+			// Pages may be later than the copy. A cluster that is alive announces them.
 			wanted = slices.Sorted(maps.Keys(byPage))
 		}
 	}
@@ -342,14 +333,11 @@ func (s *Reads) observePage(now time.Time, id string, read pageRead) engine.Keys
 func (s *Reads) ObserveUnreadablePages(now time.Time, id string, pages []int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	cluster := s.catalogs.clusters[id]
 	for _, page := range pages {
-		switch {
-		case id == s.cfg.Identity.ClusterID:
+		if id == s.cfg.Identity.ClusterID {
 			s.shown().failed(now, page, err)
-		case cluster != nil:
-			cluster.pages[page].trouble = err.Error()
-			cluster.pages[page].failed(now, s.cfg.PollInterval)
+		} else {
+			s.catalogs.observePage(now, id, pageRead{number: page, err: err}, engine.Keys{})
 		}
 	}
 }
@@ -359,11 +347,11 @@ func (s *Reads) ObserveUnreadablePages(now time.Time, id string, pages []int, er
 // was read: a copy that a clone has written may be all that shows how late the records are that
 // others have read.
 func (s *Reads) ObserveMembers(instances []api.Instance, changed engine.Keys) {
-	used := s.selectNamespaces()
+	used := s.usedNamespaces()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.catalogs.setUsed(used)
 	now := time.Now()
+	s.catalogs.setUsed(now, used, changed)
 	shown := format.FindMember(instances, s.cfg.Identity)
 	if s.claim.state == Held && (shown == nil || !s.claim.isMine(*shown)) {
 		isCopyDue := now.Sub(s.copied) >= s.cfg.HeartbeatInterval
@@ -413,8 +401,8 @@ func (s *Reads) OneRecordEach(records []api.Instance) []api.Instance {
 	return one
 }
 
-// selectNamespaces returns the selection of the namespaces whose exports are used, nil for all.
-func (s *Reads) selectNamespaces() *format.NamespaceSelection {
+// usedNamespaces returns the namespaces whose exports are used, nil for all.
+func (s *Reads) usedNamespaces() []string {
 	if s.cfg.UsedNamespaces == nil {
 		return nil
 	}
@@ -422,7 +410,7 @@ func (s *Reads) selectNamespaces() *format.NamespaceSelection {
 	if !ok {
 		return nil
 	}
-	return format.SelectNamespaces(namespaces)
+	return append([]string{}, namespaces...)
 }
 
 // answerProcess has the own record written, at most once in a heartbeat interval: the new process
@@ -460,14 +448,14 @@ func (s *Reads) counts(r format.Member) bool {
 func (s *Reads) logMembers() {
 	var members []registry.Member
 	add := func(id string, r *format.Member, lastSeen time.Time) {
-		members = append(members, registry.Member{ClusterID: id, Version: r.Version, LastSeen: lastSeen, Stale: s.catalogs.liveness.IsStale(id)})
+		members = append(members, registry.Member{ClusterID: id, Version: r.Version, LastSeen: lastSeen, Stale: s.catalogs.isStale(id)})
 	}
 	if own := s.shown(); own.hasRecord {
 		add(s.cfg.Identity.ClusterID, &own.record, own.lastSeen)
 	}
 	for id, cluster := range s.catalogs.clusters {
-		if cluster.hasRecord && !cluster.left {
-			add(id, &cluster.record, cluster.lastSeen)
+		if cluster.record != nil {
+			add(id, cluster.record, cluster.lastSeen)
 		}
 	}
 	s.members.Update(members)

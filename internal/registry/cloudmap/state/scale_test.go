@@ -130,13 +130,13 @@ func TestStatusOfIsThatOfTheView(t *testing.T) {
 		t.Helper()
 		for key, imported := range others.exporters {
 			view := s.catalogs.viewOf(key, imported)
-			want := engine.ViewFunc(s.catalogs.viewOf).Status(key, imported)
-			if got := s.catalogs.statusOf(key, imported); !reflect.DeepEqual(got, want) {
+			want := engine.StatusOf(view, imported)
+			if got := s.catalogs.belief.StatusOf(key, imported); !reflect.DeepEqual(got, want) {
 				t.Fatalf("%s: status %+v, want %+v", key, got, want)
 			}
 			var exporters []string
-			for id, cluster := range s.catalogs.clusters {
-				if _, ok := cluster.pages[format.PageOf(key)].exports[key]; ok {
+			for id := range s.catalogs.clusters {
+				if s.catalogs.belief.ExportOf(id, key) != nil {
 					exporters = append(exporters, id)
 				}
 			}
@@ -155,8 +155,8 @@ func TestStatusOfIsThatOfTheView(t *testing.T) {
 		s.Forget(id)
 		check()
 	}
-	if len(s.catalogs.exporters) > 0 {
-		t.Errorf("%d keys of forgotten clusters are left", len(s.catalogs.exporters))
+	if left := s.catalogs.belief.Keys(); len(left) > 0 {
+		t.Errorf("%d keys of forgotten clusters are left", len(left))
 	}
 }
 

@@ -7,9 +7,13 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine/belief"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
+
+// CopyReads is the number of reads of a catalog's record, or tags, within the time until a cluster
+// is stale.
+const CopyReads = 4
 
 // seal is what the tags of a cluster's catalog say: with the tag catalog-of only the cluster in it
 // can write there. They are read when the catalog shows a key that was refused, which they may
@@ -27,9 +31,15 @@ type seal struct {
 	err    error
 }
 
-// isOf reports whether the tags, which were read within a time, name a cluster.
-func (s *seal) isOf(id string, now time.Time, within time.Duration) bool {
-	return !s.readAt.IsZero() && s.err == nil && s.owner == id && now.Sub(s.readAt) < within
+// at returns the seal of a cluster's catalog by tags that were read within a time.
+func (s *seal) at(id string, now time.Time, within time.Duration) belief.Seal {
+	switch {
+	case s.readAt.IsZero(), s.err != nil, now.Sub(s.readAt) >= within:
+		return belief.SealUnknown
+	case s.owner == id:
+		return belief.Sealed
+	}
+	return belief.Unsealed
 }
 
 // refusedKey returns the key that was refused, "" without one.
@@ -67,16 +77,6 @@ func (s *seal) unproven(id string) string {
 	return ""
 }
 
-// presented returns a record's key with what proves it.
-func (c *catalogs) presented(now time.Time, id string, r format.Member) trust.Presented {
-	p := trust.Presented{Registry: c.registry, ClusterID: id, Key: r.Key, Succession: r.Succession}
-	if cluster := c.clusters[id]; cluster != nil {
-		p.Unproven = cluster.seal.unproven(id)
-		p.Proven = cluster.seal.isOf(id, now, c.staleAfter) && c.liveness.IsStale(id)
-	}
-	return p
-}
-
 // areTagsDue reports whether the tags of a cluster's catalog have to be read.
 func (c *catalogs) areTagsDue(now time.Time, id string) bool {
 	cluster := c.clusters[id]
@@ -109,12 +109,8 @@ func (c *catalogs) tagsRead(now time.Time, id, owner string, err error) {
 	case shown == registry.Sealed && before != registry.Sealed && before != registry.SealUnknown:
 		c.sealedAt = now
 	}
-	if s.refused == (trust.Key{}) {
-		return
-	}
-	s.dueAt = now.Add(c.staleAfter / CopyReads)
-	if err == nil && owner != id {
-		c.keyring.ObserveUnsealed(c.registry, id)
+	if s.refused != (trust.Key{}) {
+		s.dueAt = now.Add(c.staleAfter / CopyReads)
 	}
 }
 
@@ -160,7 +156,7 @@ func (c *catalogs) seals(yield func(id string, s *seal) bool) {
 		return
 	}
 	for id, cluster := range c.clusters {
-		if cluster.hasRecord && !cluster.left && !yield(id, &cluster.seal) {
+		if cluster.record != nil && !yield(id, &cluster.seal) {
 			return
 		}
 	}

@@ -118,7 +118,7 @@ func (s *shared) shown() *ownCatalog { return s.catalogs.own }
 func (s *shared) addResolved(changed engine.Keys) {
 	if s.catalogs.isSynced() {
 		for page := range s.asked {
-			s.asked[page].AddChanged(changed, s.catalogs.statusOf)
+			s.asked[page].AddChanged(changed, s.catalogs.belief.StatusOf)
 		}
 	}
 }
@@ -128,10 +128,10 @@ func (s *shared) addResolved(changed engine.Keys) {
 func (s *shared) addResolvedBy(clusterID string, page int, changed engine.Keys) {
 	switch {
 	case !s.catalogs.isSynced():
-	case s.catalogs.unknowns.isOpen(page):
-		s.asked[page].AddChangedOf(clusterID, changed, s.catalogs.statusOf)
+	case s.catalogs.belief.IsOpen(unitNames[page]):
+		s.asked[page].AddChangedOf(clusterID, changed, s.catalogs.belief.StatusOf)
 	default:
-		s.asked[page].AddChanged(changed, s.catalogs.statusOf)
+		s.asked[page].AddChanged(changed, s.catalogs.belief.StatusOf)
 	}
 }
 

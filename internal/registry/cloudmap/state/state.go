@@ -121,7 +121,7 @@ func (s *State) Forget(clusterID string) engine.Keys {
 	defer s.mu.Unlock()
 	changed := engine.Keys{}
 	if clusterID != s.cfg.Identity.ClusterID {
-		s.catalogs.forget(clusterID, changed)
+		s.catalogs.forget(time.Now(), clusterID, changed)
 	}
 	return changed
 }
@@ -170,22 +170,17 @@ func (s *State) Peers(now time.Time) (peers []peernotify.Peer, urgent bool) {
 	defer s.mu.Unlock()
 	id, own, isBehind := s.cfg.Identity.ClusterID, s.shown(), s.shown().behind(now)
 	urgent = !s.contact.Address.IsValid() || s.claim.state != Held || s.outbox.unconfirmed() || isBehind
-	if s.claim.state == Held && own.hasRecord && !s.catalogs.liveness.IsStale(id) {
+	if s.claim.state == Held && own.hasRecord {
 		peers = append(peers, peerOf(id, &own.record, isBehind))
 	}
 	for id, cluster := range s.catalogs.clusters {
-		isBehind := cluster.behind(now)
-		urgent = urgent || isBehind || cluster.isWaiting()
+		isBehind := s.catalogs.belief.IsBehind(id)
+		urgent = urgent || isBehind || s.catalogs.belief.IsProving(id) || s.catalogs.belief.IsSaving(id)
 		if s.catalogs.live(id) {
-			peers = append(peers, peerOf(id, &cluster.record, isBehind))
+			peers = append(peers, peerOf(id, cluster.record, isBehind))
 		}
 	}
 	return peers, urgent
-}
-
-// isWaiting reports whether the next read may show the key of the cluster, or its return.
-func (c *catalog) isWaiting() bool {
-	return c.unproven != nil && c.copyFailures <= eagerRetries || c.isReturning
 }
 
 // peerOf returns a cluster as its record has it.
@@ -201,7 +196,7 @@ func (s *State) Lookup(key mcs.Key, imported []string) (registry.View, error) {
 	if isWanted && view.Has(registry.Ignored) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.catalogs.want(key) {
+		if s.catalogs.want(time.Now(), key, view.In(registry.Ignored)) {
 			s.ReadSignal.Set()
 		}
 	}
@@ -215,12 +210,12 @@ func (s *State) lookup(key mcs.Key, imported []string, isWanted bool) (registry.
 	if !s.catalogs.isSynced() {
 		return registry.View{}, s.asked[format.PageOf(key)].NotSynced(key, s.readProblem.Err())
 	}
-	s.catalogs.seek(imported)
+	s.catalogs.seek(time.Now(), imported)
 	viewOf := s.catalogs.viewOf
 	if !isWanted && len(imported) == 0 {
-		viewOf = s.catalogs.unusedView
+		viewOf = func(key mcs.Key, _ []string) registry.View { return s.catalogs.belief.ViewOfUnused(key) }
 	}
-	view := s.asked[format.PageOf(key)].Lookup(key, imported, viewOf, s.catalogs.statusOf)
+	view := s.asked[format.PageOf(key)].Lookup(key, imported, viewOf, s.catalogs.belief.StatusOf)
 	if !s.cfg.ReadOnly {
 		view.Local = s.publication(key)
 	}
@@ -232,12 +227,13 @@ func (s *State) lookup(key mcs.Key, imported []string, isWanted bool) (registry.
 func (s *State) Exporters(key mcs.Key) (e instances.Exporters, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.catalogs.isSynced() || !s.catalogs.liveness.IsCurrent() {
+	if !s.catalogs.isSynced() || !s.catalogs.belief.IsCurrent() {
 		return e, false
 	}
-	var view registry.View
-	s.catalogs.addExports(&view, key)
-	e.Stale, e.Unknown, e.IsOpen = view.WithLiveness(registry.Stale), view.WithLiveness(registry.Undecided), s.catalogs.statusOf(key, nil).IsOpen
+	view := s.catalogs.belief.View(key)
+	e.IsOpen = view.Has(registry.Unknown)
+	maps.DeleteFunc(view.Clusters, func(_ string, in registry.ClusterView) bool { return in.State != registry.Exports })
+	e.Stale, e.Unknown = view.WithLiveness(registry.Stale), view.WithLiveness(registry.Undecided)
 	for _, exp := range view.Exports() {
 		exp.Drain = exp.Drain.Max(view.Clusters[exp.Cluster].Properties.Drain())
 		e.Exports = append(e.Exports, exp)
@@ -253,7 +249,7 @@ func (s *State) Exporters(key mcs.Key) (e instances.Exporters, ok bool) {
 func (s *State) IsStale(clusterID string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.catalogs.liveness.IsCurrent() && s.catalogs.liveness.IsStale(clusterID)
+	return s.catalogs.belief.IsCurrent() && s.catalogs.isStale(clusterID)
 }
 
 // ListMembers returns the members.
@@ -276,15 +272,8 @@ func (s *State) Report() registry.Report {
 	defer s.mu.Unlock()
 	keys := engine.Keys{}
 	s.addOwnKeys(keys)
-	for _, cluster := range s.catalogs.clusters {
-		for i := range cluster.pages {
-			for key := range cluster.pages[i].exports {
-				keys[key] = struct{}{}
-			}
-			for key := range cluster.pages[i].ignored {
-				keys[key] = struct{}{}
-			}
-		}
+	for _, key := range s.catalogs.belief.Keys() {
+		keys.Add(key)
 	}
 	for i := range s.outbox.pages {
 		for key, exp := range s.outbox.pages[i].want {

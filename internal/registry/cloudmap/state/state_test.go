@@ -43,7 +43,7 @@ func TestUnreadablePageIsAbandoned(t *testing.T) {
 			announced := format.Member{ClusterID: "cls1", ClusterSetID: "set1", UID: "uid-1", Key: signerOf("uid-1").Key(), Generation: 100, Heartbeat: 1}
 			announced.Pages[page] = w.digest
 			now := time.Now()
-			own := s.catalogs.cluster("cls1")
+			own := s.shown()
 			own.record, own.hasRecord = announced, true
 			s.claim.lastRead = now
 			for range eagerRetries + 2 {
@@ -69,11 +69,9 @@ func TestPageReadResolvesLookups(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := New(testConfig())
-	announced := format.Member{ClusterID: "cls2", ClusterSetID: "set1", UID: "uid-2", Key: signerOf("uid-2").Key(), Generation: 100, Heartbeat: 1}
+	announced := format.Member{ClusterID: "cls2", ClusterSetID: "set1", UID: "uid-2", Key: signerOf("uid-2").Key(), Joined: time.Now(), Generation: 100, Heartbeat: 1}
 	announced.Pages[page], announced.Pages[format.PageOf(other)] = w.digest, "AAAAAAAAAAB"
-	writer := s.catalogs.cluster("cls2")
-	writer.record, writer.hasRecord, s.catalogs.synced = announced, true, true
-	writer.reviewAll()
+	show(s, announced)
 	absent := webKey(0)
 	for i := 1; format.PageOf(absent) != page || absent == exp.Key; i++ {
 		absent = webKey(i)
@@ -298,10 +296,15 @@ func TestLookup_ReadsIgnoredExportAtOnce(t *testing.T) {
 	cfg := testConfig()
 	cfg.Wanted = func(string) bool { return isWanted }
 	s := New(cfg)
-	c := s.catalogs.cluster("cls2")
-	c.hasRecord, c.record = true, format.Member{ClusterID: "cls2"}
-	c.setPage(format.PageOf(key), pageState{read: true, ignored: map[mcs.Key]bool{key: true}, ignoredCount: 1})
-	s.catalogs.synced = true
+	page := format.PageOf(key)
+	w, err := EncodePage(cls2, signerOf(cls2.UID), page, 100, holding(webExport("cls2", 0, 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	announced := format.Member{ClusterID: "cls2", ClusterSetID: "set1", UID: "uid-2", Key: signerOf("uid-2").Key(), Joined: time.Now(), Generation: 100, Heartbeat: 1}
+	announced.Pages[page] = w.digest
+	show(s, announced)
+	s.Reads.ObservePage(time.Now(), "cls2", page, w.Instances)
 	isSet := func() bool {
 		t.Helper()
 		if view, err := s.Lookup(key, nil); err != nil || len(view.In(registry.Ignored)) != 1 {
@@ -320,6 +323,9 @@ func TestLookup_ReadsIgnoredExportAtOnce(t *testing.T) {
 	isWanted = true
 	if !isSet() {
 		t.Error("the export is not read at once")
+	}
+	if isSet() {
+		t.Error("each lookup makes it be read")
 	}
 }
 
@@ -458,9 +464,12 @@ func TestIsUnknown(t *testing.T) {
 				})
 			}
 			if !tt.isGone {
-				s.catalogs.cluster("cls2").hasRecord = tt.hasRecord
+				cluster := s.catalogs.cluster(time.Now(), "cls2")
+				if tt.hasRecord {
+					cluster.record = &format.Member{}
+				}
 			}
-			if got := s.Reads.isUnknown("cls2"); got != tt.want {
+			if got := s.catalogs.isUnknown("cls2"); got != tt.want {
 				t.Errorf("got %t, want %t", got, tt.want)
 			}
 		})
@@ -479,21 +488,34 @@ func TestPeers_IsUrgentWithoutNotifications(t *testing.T) {
 		"no contact":          {func(s *State) { s.SetContact(peernotify.Contact{}) }, true},
 		"no claim":            {func(s *State) { s.claim.state = Acquiring }, true},
 		"an unconfirmed page": {func(s *State) { s.outbox.pages[7].unshown = time.Now() }, true},
-		"a key to prove":      {func(s *State) { s.catalogs.clusters["cls2"].unproven = &format.Member{} }, true},
+		"a key to prove":      {showUnproven, true},
 		"a key that its catalog does not prove": {func(s *State) {
-			s.catalogs.clusters["cls2"].unproven, s.catalogs.clusters["cls2"].copyFailures = &format.Member{}, eagerRetries+1
+			showUnproven(s)
+			for range eagerRetries + 1 {
+				s.Reads.ObserveRecordCopy(time.Now(), "cls3", nil)
+			}
 		}, false},
-		"a page to read": {func(s *State) { s.catalogs.clusters["cls2"].record.Pages[7] = "AAAAAAAAAAB" }, true},
+		"a page to read": {func(s *State) {
+			r := memberOf("cls2")
+			r.Pages[7], r.Heartbeat = "AAAAAAAAAAB", 2
+			show(s, r)
+		}, true},
 	} {
 		s := New(testConfig())
 		s.claim.state = Held
-		s.catalogs.cluster("cls2").hasRecord = true
+		show(s, memberOf("cls2"))
 		s.SetContact(contact)
 		tt.change(s)
 		if _, urgent := s.Peers(time.Now()); urgent != tt.want {
 			t.Errorf("%s: urgent: %t, want %t", name, urgent, tt.want)
 		}
 	}
+}
+
+// showUnproven makes s read the record of a cluster whose key it does not know.
+func showUnproven(s *State) {
+	r := memberOf("cls3")
+	s.Reads.ObserveMembers([]api.Instance{memberOf("cls2").Instance(signerOf("uid-cls2")), r.Instance(signerOf(r.UID))}, engine.Keys{})
 }
 
 // Only live clusters get peer notifications, and only at addresses that this cluster may use.
@@ -504,17 +526,23 @@ func TestContactsAndPeers(t *testing.T) {
 	cfg := testConfig()
 	cfg.AllowsContact = func(address netip.Addr) bool { return address != netip.MustParseAddr("10.0.0.9") }
 	s := New(cfg)
-	for id, c := range map[string]*catalog{
-		"cls2": {record: format.Member{Contact: at("10.0.0.2:8479")}, hasRecord: true},
-		"cls3": {record: format.Member{Contact: at("10.0.0.3:8479")}, hasRecord: true, left: true},
-		"cls4": {record: format.Member{Contact: at("10.0.0.4:8479")}, hasRecord: true, isMissing: true},
-		"cls5": {record: format.Member{Contact: at("10.0.0.5:8479")}},
-		"cls6": {hasRecord: true},
-		"cls7": {record: format.Member{Contact: at("127.0.0.1:8479")}, hasRecord: true},
-		"cls9": {record: format.Member{Contact: at("10.0.0.9:8479")}, hasRecord: true},
+	var records []format.Member
+	for id, address := range map[string]string{
+		"cls2": "10.0.0.2:8479", "cls3": "10.0.0.3:8479", "cls4": "10.0.0.4:8479", "cls6": "", "cls7": "127.0.0.1:8479", "cls9": "10.0.0.9:8479",
 	} {
-		s.catalogs.clusters[id] = c
+		r := memberOf(id)
+		if address != "" {
+			r.Contact = at(address)
+		}
+		records = append(records, r)
 	}
+	show(s, records...)
+	// cls3 leaves, and another user deletes the record of cls4
+	records = slices.DeleteFunc(records, func(r format.Member) bool { return r.ClusterID == "cls4" })
+	for i := range records {
+		records[i].Heartbeat, records[i].Farewell = 2, records[i].ClusterID == "cls3"
+	}
+	show(s, records...)
 	s.shown().record.Contact, s.shown().hasRecord = at("10.0.0.1:8479"), true
 	for claim, want := range map[ClaimState][]string{Acquiring: {"cls2", "cls6", "cls7", "cls9"}, Held: {"cls1", "cls2", "cls6", "cls7", "cls9"}} {
 		s.claim.state = claim

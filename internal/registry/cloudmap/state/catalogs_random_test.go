@@ -9,11 +9,10 @@ import (
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
@@ -66,30 +65,20 @@ func (c *changingCluster) change(t *testing.T, key mcs.Key) {
 	}
 }
 
-// TestUnknowns compares the catalogs that unknowns has for each key with those of all catalogs that
-// are unknown for it, after each step of random reads of records and pages that change, are
-// skipped, end and come back.
-func TestUnknowns(t *testing.T) {
+// TestCatalogs_Random reads records and pages at random, which change, end and come back, or are
+// skipped. After each step the catalogs agree with package belief: the record that counts is that
+// of belief, only exports that are kept cost something, and nothing stays of clusters that are
+// gone.
+func TestCatalogs_Random(t *testing.T) {
 	warmUp(t)
 	counts := map[string]int{}
 	for seed := range uint64(60) {
 		synctest.Test(t, func(t *testing.T) { readRandomly(t, seed, counts) })
 	}
-	for _, name := range []string{"unknown", "open", "skipped"} {
+	for _, name := range []string{"record", "no record", "export", "over budget"} {
 		if counts[name] < 100 {
-			t.Errorf("%d lookups with clusters that are %s, want 100 at least", counts[name], name)
+			t.Errorf("%d times %s, want 100 at least", counts[name], name)
 		}
-	}
-}
-
-// warmUp encodes and decodes an export: the codec of a bubble could not be used outside of it.
-func warmUp(t *testing.T) {
-	data, err := record.Encode([]mcs.Export{webExport("cls1", 0, 1)})
-	if err == nil {
-		_, err = record.Decode(data, "cls1")
-	}
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -97,7 +86,7 @@ func readRandomly(t *testing.T, seed uint64, counts map[string]int) {
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	used := []string{"ns-0"}
 	cfg := testConfig()
-	cfg.StaleAfter = 5 * time.Second
+	cfg.StaleAfter, cfg.Ledger = 5*time.Second, within(budget.Exports, 3)
 	cfg.UsedNamespaces = func() ([]string, bool) { return used, true }
 	cfg.Wanted = func(namespace string) bool { return slices.Contains(used, namespace) }
 	others := make([]*changingCluster, 5)
@@ -145,55 +134,47 @@ func readRandomly(t *testing.T, seed uint64, counts map[string]int) {
 			}
 		}
 		time.Sleep(time.Second)
-		if checkUnknowns(t, s, counts); t.Failed() {
+		if checkCatalogs(t, s, counts); t.Failed() {
 			t.Fatalf("seed %d, step %d", seed, step)
 		}
 	}
 }
 
-// checkUnknowns compares unknowns with the catalogs, and counts the lookups of each kind.
-func checkUnknowns(t *testing.T, s *State, counts map[string]int) {
+// checkCatalogs compares the catalogs with belief.
+func checkCatalogs(t *testing.T, s *State, counts map[string]int) {
 	t.Helper()
-	for i := range changingKeys {
-		key := changingKey(i)
-		page, code := format.PageOf(key), format.NamespaceCode(key.Namespace)
-		var want []string
-		isOpen := false
-		for _, c := range s.catalogs.clusters {
-			if c.isUnknown(key, page, code) {
-				want = append(want, c.id)
-			}
-			isOpen = isOpen || c.hasRecord && (c.isUncertain() || !c.isCopy && c.pages[page].isBlank())
+	for id, cluster := range s.catalogs.clusters {
+		r := s.catalogs.belief.RecordOf(id)
+		if hasRecord := r != nil && !r.Farewell; hasRecord != (cluster.record != nil) || hasRecord && r.At != cluster.record.Time() {
+			t.Errorf("%s: the record is %+v, want %+v", id, cluster.record, r)
 		}
-		slices.Sort(want)
-		if got := s.catalogs.viewOf(key, nil).In(registry.Unknown); !slices.Equal(got, want) {
-			t.Errorf("%v: unknown are %q, want %q", key, got, want)
+		if cluster.record == nil {
+			counts["no record"]++
+		} else {
+			counts["record"]++
 		}
-		if got := s.catalogs.unknowns.isOpen(page); got != isOpen {
-			t.Errorf("page %d is open: %t, want %t", page, got, isOpen)
+		if isShown := cluster.isShown || cluster.isSought; !isShown && cluster.record == nil && !s.catalogs.belief.IsSaving(id) {
+			t.Errorf("%s is known, and gone", id)
 		}
-		if len(want) > 0 {
-			counts["unknown"]++
+		if len(cluster.overBudget().Keys) > 0 {
+			counts["over budget"]++
 		}
-		if isOpen {
-			counts["open"]++
-		}
-		if len(s.catalogs.unknowns.skipped[pageNamespace{page, code}]) > 0 {
-			counts["skipped"]++
-		}
-	}
-	for page, list := range s.catalogs.unknowns.pages {
-		for _, c := range list {
-			if s.catalogs.clusters[c.id] != c || !c.listingOf(page).inPages {
-				t.Errorf("page %d has %s, which shows it", page, c.id)
+		kept := map[mcs.Key]bool{}
+		for i := range changingKeys {
+			if key := changingKey(i); s.catalogs.belief.ExportOf(id, key) != nil {
+				kept[key] = true
+				counts["export"]++
 			}
 		}
-	}
-	for of, list := range s.catalogs.unknowns.skipped {
-		for _, c := range list {
-			if s.catalogs.clusters[c.id] != c || !c.listingOf(of.page).skipped.Has(of.code) {
-				t.Errorf("page %d has %s, which has not skipped it", of.page, c.id)
+		cluster.account.KeepOnly(func(key mcs.Key) bool {
+			if !kept[key] {
+				t.Errorf("%s: export %s costs something, and is not kept", id, key)
 			}
+			delete(kept, key)
+			return true
+		})
+		if len(kept) > 0 {
+			t.Errorf("%s: exports %v are kept, and cost nothing", id, kept)
 		}
 	}
 }
