@@ -280,11 +280,10 @@ func (b *signed) show(e *UnitsRead) {
 }
 
 // readAgain makes units be read that were read before.
-func (s *State) readAgain(st *step, c *cluster, units []UnitName) {
+func (c *cluster) readAgain(units []UnitName) {
 	for _, name := range units {
 		if u := c.signed.units[name]; u != nil {
 			u.again, u.retry = true, retry{}
-			s.skip(st, c, name)
 		}
 	}
 }

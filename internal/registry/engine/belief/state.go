@@ -73,7 +73,7 @@ func (s *State) Step(event Event, now time.Time) Actions {
 	case ReadAgain:
 		id = e.Cluster
 		if c := s.clusters[id]; c != nil && c.takesUnits() {
-			s.readAgain(st, c, e.Units)
+			c.readAgain(e.Units)
 		}
 	case Forget:
 		id = e.Cluster

@@ -126,9 +126,9 @@ func (u *unit) decideOther(f *facts) {
 }
 
 // skip lets a unit be skipped while nothing of it is imported, neither of the version that was read
-// nor of the named one. One that has to be read again is not.
+// nor of the named one.
 func (u *unit) skip(f *facts) {
-	isNeeded := func() bool { return u.again || !u.content.isEmpty() || f.isUsed() }
+	isNeeded := func() bool { return !u.content.isEmpty() || f.isUsed() }
 	switch u.state {
 	case Unread, Behind:
 		if !isNeeded() {
@@ -214,9 +214,9 @@ func (u *unit) isToRead() bool {
 	switch u.state {
 	case Unread, Behind:
 		return true
-	case Shown, Ahead:
+	case Shown, Ahead, Skipped:
 		return u.again
-	case Absent, Skipped:
+	case Absent:
 	}
 	return false
 }
