@@ -134,6 +134,10 @@ func (s *Reads) ObserveAudit(now time.Time, shown *format.Member, stored []api.I
 		s.claim.settle = max(s.claim.settle, s.claim.rivalSilence)
 	}
 	s.shown().audit(now, stored, s.claim.state != Observing && !s.claim.isYoung(), changed)
+	if s.claim.state == Held {
+		// those of another process of this cluster, too
+		s.outbox.after(s.shown())
+	}
 }
 
 // StaleReads returns the pages and the copies of records that have to be read.
@@ -282,8 +286,7 @@ func (s *Reads) observeCopyOfClone(found format.Member) {
 	if s.claim.state == Observing || s.claim.isMine(found) {
 		return
 	}
-	// the other clusters accept later records only
-	s.ours.Heartbeat = max(s.ours.Heartbeat, found.Heartbeat)
+	s.follow(&found)
 	if s.view != nil {
 		// to find instances of exports that this cluster does not have
 		s.view.ListAgain(time.Time{})
@@ -498,9 +501,16 @@ func (s *Reads) observeOtherProcess(shown *format.Member, resumed bool) {
 		s.auditSoon() // the own catalog shows whether another process has written meanwhile
 	}
 	if shown != nil && s.claim.isOurs(*shown) {
-		// the next record is later than a late write of the previous process
-		s.ours.Heartbeat = max(s.ours.Heartbeat, shown.Heartbeat)
+		s.follow(shown) // it may be a late write of the previous process
 	}
+}
+
+// follow makes the next record of this process later than one that another process of this cluster
+// has written, and than the pages that it names. The caller holds s.mu.
+func (s *Reads) follow(record *format.Member) {
+	s.ours.Heartbeat = max(s.ours.Heartbeat, record.Heartbeat)
+	s.ours.Generation = max(s.ours.Generation, record.Generation)
+	s.outbox.raise(record.Generation, record.Author())
 }
 
 // observePredecessor observes whether the registry has a record or pages of a previous process. If

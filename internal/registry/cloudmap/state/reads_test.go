@@ -3,9 +3,14 @@ package state
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
 	"github.com/aws/smithy-go"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
 // TestAbsence checks after which polls the clusterset is shown again: lists that were made before
@@ -33,6 +38,38 @@ func TestAbsence(t *testing.T) {
 			}
 			if got != tt.want {
 				t.Errorf("shown again: %t, want %t", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestFollowsOtherProcess: a record of another process of this cluster, whose clock is ahead, has a
+// later generation. The next records and pages of this process are not earlier: for a cluster that
+// has read pages of the other process they would be earlier versions.
+func TestFollowsOtherProcess(t *testing.T) {
+	for name, observe := range map[string]func(s *State, r format.Member){
+		"its record": func(s *State, r format.Member) { s.Reads.ObserveClaim(&r, engine.Keys{}) },
+		"the copy of its record": func(s *State, r format.Member) {
+			s.Reads.ObserveAudit(time.Now(), nil, []api.Instance{format.CopyOf(r.Instance(signerOf(cls1.UID)))}, engine.Keys{})
+		},
+		"its page": func(s *State, r format.Member) {
+			w, err := EncodePage(cls1, signerOf(cls1.UID), thePage, r.Generation, holding(webExport("cls1", 0, 1)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Reads.ObserveAudit(time.Now(), nil, w.Instances, engine.Keys{})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := New(testConfig())
+			s.claim.state = Held
+			other := format.Member{
+				ClusterID: "cls1", ClusterSetID: "set1", UID: cls1.UID, Key: signerOf(cls1.UID).Key(), Joined: time.Now(),
+				Generation: time.Now().Add(time.Hour).UnixMilli(), Heartbeat: time.Now().UnixMilli(), Process: "2-other",
+			}
+			observe(s, other)
+			if s.outbox.generation < other.Generation {
+				t.Errorf("the next page has generation %d, want a later one than %d", s.outbox.generation+1, other.Generation)
 			}
 		})
 	}
