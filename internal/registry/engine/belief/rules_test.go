@@ -192,3 +192,45 @@ func TestAbsentClusterIsReadSeldom(t *testing.T) {
 		t.Errorf("%d reads in an hour of a cluster whose record is refused, want one in 30 s", n)
 	}
 }
+
+// TestSkipsUnusedNamespaces: a changed unit is read if it has or had exports of a namespace that is
+// used, or may have, and not otherwise.
+func TestSkipsUnusedNamespaces(t *testing.T) {
+	exported := Content{Exports: map[mcs.Key]*mcs.Export{web: {Key: web}}}
+	for name, tt := range map[string]struct {
+		state     UnitState
+		before    Content
+		announced []string // nil if the record does not name them
+		used      []string // nil is all
+		again     bool
+		want      bool
+	}{
+		"a namespace that is used":                {state: Shown, announced: []string{"shop"}, used: []string{"demo", "shop"}, want: true},
+		"another namespace":                       {state: Shown, announced: []string{"team-1"}, used: []string{"demo", "shop"}},
+		"all namespaces are used":                 {state: Shown, announced: []string{"team-1"}, want: true},
+		"the record does not name them":           {state: Shown, used: []string{"demo"}, want: true},
+		"no namespace is used":                    {state: Shown, announced: []string{"team-1"}, used: []string{}},
+		"never read":                              {state: Unread, announced: []string{"team-1"}, used: []string{"demo"}},
+		"it had an export that is used":           {state: Shown, before: exported, announced: []string{"team-1"}, used: []string{"demo"}, want: true},
+		"it had an export that could not be used": {state: Shown, before: Content{Unusable: map[mcs.Key]bool{web: true}}, announced: []string{"team-1"}, used: []string{"demo"}, want: true},
+		"it had exports without a name":           {state: Shown, before: Content{Unnamed: true}, announced: []string{"team-1"}, used: []string{"demo"}, want: true},
+		"it had an export that was ignored":       {state: Shown, before: Content{Ignored: map[mcs.Key]bool{web: true}}, announced: []string{"team-1"}, used: []string{"demo"}},
+		"an ignored export is used now":           {state: Shown, before: Content{Ignored: map[mcs.Key]bool{web: true}}, announced: []string{"team-1"}, used: []string{"demo"}, again: true, want: true},
+	} {
+		m := ByUnit{Digests: map[UnitName]string{"web": "30"}}
+		if tt.announced != nil {
+			m.Codes = map[UnitName][]string{"web": tt.announced}
+		}
+		f := facts{cfg: &testCfg, name: "web", manifest: m, author: author1, settled: 30, answer: m.Names("web", nil)}
+		if tt.used != nil {
+			f.codes = map[string]bool{}
+			for _, namespace := range tt.used {
+				f.codes[namespace] = true
+			}
+		}
+		u := unit{state: tt.state, author: author1, version: Version{Generation: 20, Digest: "20"}, content: tt.before, again: tt.again}
+		if u.decide(&f, keys{}); u.isToRead() != tt.want {
+			t.Errorf("%s: the unit is %v, to be read: %t, want %t", name, u.state, u.isToRead(), tt.want)
+		}
+	}
+}
