@@ -3,6 +3,7 @@ package model
 import (
 	"os"
 	"strconv"
+	"sync/atomic"
 	"testing"
 )
 
@@ -16,16 +17,17 @@ func TestModel(t *testing.T) {
 	if n, err := strconv.Atoi(os.Getenv("MODEL_SAMPLE")); err == nil {
 		sample = n
 	}
-	total := 0
+	var total atomic.Int64
+	t.Cleanup(func() { t.Logf("%d states of %d worlds", total.Load(), len(Worlds())) })
 	for _, w := range Worlds() {
 		t.Run(w.Name, func(t *testing.T) {
+			t.Parallel()
 			r := w.Explore(states, sample)
-			total += r.States
+			total.Add(int64(r.States))
 			t.Log(r)
 			if r.Broken != "" {
 				t.Errorf("\n%s", w.Tell(r))
 			}
 		})
 	}
-	t.Logf("%d states of %d worlds", total, len(Worlds()))
 }

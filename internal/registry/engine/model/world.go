@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
@@ -287,7 +288,10 @@ func succession(previous, next trust.Key) string { return string(previous[:2]) +
 
 // exports are all exports that may be imported, by cluster, unit, key and generation: two versions
 // of one are different values.
-var exports = map[exportID]*mcs.Export{}
+var (
+	exportsMu sync.Mutex
+	exports   = map[exportID]*mcs.Export{}
+)
 
 type exportID struct {
 	cluster, unit, key int
@@ -295,6 +299,8 @@ type exportID struct {
 }
 
 func exportOf(id exportID) *mcs.Export {
+	exportsMu.Lock()
+	defer exportsMu.Unlock()
 	if exports[id] == nil {
 		exports[id] = &mcs.Export{
 			Key: keyOf(id.unit, id.key), Cluster: clusterID(id.cluster), Created: time.Unix(int64(id.generation), 0),
