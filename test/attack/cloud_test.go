@@ -492,7 +492,7 @@ func (c *cloud) writeExports(client *api.Client, clusterID string, signer *trust
 func (c *cloud) writePages(client *api.Client, clusterID string, signer *trust.Signer, pages map[int][]byte) {
 	c.t.Helper()
 	r, catalog := c.recordOf(clusterID), c.catalog(clusterID)
-	r.Generation, r.Heartbeat = r.Generation+1e6, r.Heartbeat+1e6
+	r.Generation, r.Heartbeat, r.Farewell = r.Generation+1e6, r.Heartbeat+1e6, false
 	for page, data := range pages {
 		r.Pages[page] = format.Digest(data)
 		identity := mcs.Identity{ClusterSetID: clusterSet, ClusterID: clusterID, UID: r.UID}
