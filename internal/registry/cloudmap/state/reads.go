@@ -222,7 +222,7 @@ func (s *Reads) ObserveCatalog(now time.Time, id string, found []api.Instance) e
 	} else {
 		_, units := s.catalogs.belief.DueOf(id, now)
 		wanted = pagesOf(units)
-		if s.catalogs.belief.StateOf(id) == belief.First || s.catalogs.isStale(id) {
+		if s.catalogs.hasOnlyCopy(id) {
 			// Pages may be later than the copy. A cluster that is alive announces them.
 			wanted = slices.Sorted(maps.Keys(byPage))
 		}

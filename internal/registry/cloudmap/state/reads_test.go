@@ -8,6 +8,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
 	"github.com/aws/smithy-go"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
@@ -70,6 +71,40 @@ func TestFollowsOtherProcess(t *testing.T) {
 			observe(s, other)
 			if s.outbox.generation < other.Generation {
 				t.Errorf("the next page has generation %d, want a later one than %d", s.outbox.generation+1, other.Generation)
+			}
+		})
+	}
+}
+
+// TestUnannouncedPage: the catalog of a cluster has a page that its record does not announce. The
+// page is read if the record is known by its copy alone, which is older than the pages. Otherwise
+// the cluster announces it: an import that began before would end if this process restarts.
+func TestUnannouncedPage(t *testing.T) {
+	exp := webExport("cls3", 0, 1)
+	r := memberOf("cls3")
+	w, err := EncodePage(mcs.Identity{ClusterID: "cls3", ClusterSetID: "set1", UID: r.UID}, signerOf(r.UID), format.PageOf(exp.Key), r.Generation+1, holding(exp))
+	if err != nil {
+		t.Fatal(err)
+	}
+	record := r.Instance(signerOf(r.UID))
+	for name, tt := range map[string]struct {
+		members []api.Instance
+		want    int
+	}{
+		"its record is there": {[]api.Instance{record}, 0},
+		"its record is gone":  {nil, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := New(testConfig())
+			s.Reads.ObserveMembers(tt.members, engine.Keys{})
+			if _, err := s.Lookup(exp.Key, []string{"cls3"}); err != nil && len(tt.members) == 0 {
+				t.Fatal(err)
+			}
+			s.Reads.ObserveMembers(tt.members, engine.Keys{})
+			s.Reads.ObserveCatalog(time.Now(), "cls3", append([]api.Instance{format.CopyOf(record)}, w.Instances...))
+			view, err := s.Lookup(exp.Key, []string{"cls3"})
+			if err != nil || len(view.Exports()) != tt.want {
+				t.Errorf("%d exports, %v; want %d", len(view.Exports()), err, tt.want)
 			}
 		})
 	}
