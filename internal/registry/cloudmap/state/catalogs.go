@@ -300,8 +300,8 @@ func (c *catalogs) hasKey(id string, key trust.Key) bool {
 	return cluster != nil && cluster.record != nil && cluster.record.Key == key
 }
 
-// hasOnlyCopy reports whether the copy of a cluster's record is the one that counts, because service
-// members has none that does, and no other record has followed it.
+// hasOnlyCopy reports whether the copy of a cluster's record is the one that counts, because
+// service members has none that does, and no other record has followed it.
 func (c *catalogs) hasOnlyCopy(id string) bool {
 	r := c.belief.RecordOf(id)
 	isAlone := r != nil && r.Place == belief.Own && c.belief.ProblemOf(id).Kind != belief.NoProblem
