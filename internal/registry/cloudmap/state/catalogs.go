@@ -238,7 +238,7 @@ func (c *catalogs) finish(now time.Time, cluster *catalog) {
 		c.take(now, cluster, record)
 	}
 	isSought := cluster.isSought && !c.keyring.HasEnded(cluster.id)
-	if cluster.isShown || isSought || record != nil || c.belief.IsSaving(cluster.id) {
+	if cluster.isShown || isSought || record != nil || c.belief.StateOf(cluster.id) == belief.Saving {
 		return
 	}
 	cluster.account.Close()

@@ -13,6 +13,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine/belief"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
@@ -153,7 +154,7 @@ func checkCatalogs(t *testing.T, s *State, counts map[string]int) {
 		} else {
 			counts["record"]++
 		}
-		if isShown := cluster.isShown || cluster.isSought; !isShown && cluster.record == nil && !s.catalogs.belief.IsSaving(id) {
+		if isShown := cluster.isShown || cluster.isSought; !isShown && cluster.record == nil && s.catalogs.belief.StateOf(id) != belief.Saving {
 			t.Errorf("%s is known, and gone", id)
 		}
 		if len(cluster.overBudget().Keys) > 0 {

@@ -57,7 +57,7 @@ func (s *story) trusts(keyring *trust.Keyring) {
 
 // unread returns the pages of cls2 that have to be read now.
 func (s *story) unread() []int {
-	_, units := s.catalogs.belief.DueOf("cls2", s.now)
+	_, units, _ := s.catalogs.belief.DueOf("cls2", s.now)
 	return pagesOf(units)
 }
 
@@ -544,7 +544,7 @@ func TestFarewellAsFirstRecord(t *testing.T) {
 // reads returns the pages of cls2's catalog that cls1 would read.
 func (s *story) reads() (reads []string) {
 	for id, cluster := range s.catalogs.clusters {
-		isProofDue, units := s.catalogs.belief.DueOf(cluster.id, s.now)
+		isProofDue, units, _ := s.catalogs.belief.DueOf(cluster.id, s.now)
 		if isProofDue {
 			reads = append(reads, id+" record")
 		}

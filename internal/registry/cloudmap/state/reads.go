@@ -198,7 +198,7 @@ func (s *Reads) newcomerReads(now time.Time) (wanted []CatalogRead) {
 // readOf returns the read of a cluster's catalog that is due. The caller holds s.mu.
 func (s *Reads) readOf(now time.Time, cluster *catalog) CatalogRead {
 	s.catalogs.findRoom(now, cluster)
-	isProofDue, units := s.catalogs.belief.DueOf(cluster.id, now)
+	isProofDue, units, _ := s.catalogs.belief.DueOf(cluster.id, now)
 	return CatalogRead{ClusterID: cluster.id, Pages: pagesOf(units), Record: isProofDue}
 }
 
@@ -220,7 +220,7 @@ func (s *Reads) ObserveCatalog(now time.Time, id string, found []api.Instance) e
 	if id == s.cfg.Identity.ClusterID {
 		wanted = s.shown().unreadPages(now)
 	} else {
-		_, units := s.catalogs.belief.DueOf(id, now)
+		_, units, _ := s.catalogs.belief.DueOf(id, now)
 		wanted = pagesOf(units)
 		if s.catalogs.hasOnlyCopy(id) {
 			// Pages may be later than the copy. A cluster that is alive announces them.
@@ -236,7 +236,7 @@ func (s *Reads) ObserveCatalog(now time.Time, id string, found []api.Instance) e
 func (s *Reads) ObserveUnreadableCatalog(now time.Time, id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.catalogs.copyRead(now, id, nil, errUnread, nil)
+	s.catalogs.copyRead(now, id, nil, errUnread, engine.Keys{})
 }
 
 // ObserveRecordCopy records a read of the copy of a cluster's record alone, none if the catalog

@@ -12,6 +12,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine/belief"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
 )
 
@@ -175,7 +176,7 @@ func (s *State) Peers(now time.Time) (peers []peernotify.Peer, urgent bool) {
 	}
 	for id, cluster := range s.catalogs.clusters {
 		isBehind := s.catalogs.belief.IsBehind(id)
-		urgent = urgent || isBehind || s.catalogs.belief.IsProving(id) || s.catalogs.belief.IsSaving(id)
+		urgent = urgent || isBehind || s.catalogs.belief.IsProving(id) || s.catalogs.belief.StateOf(id) == belief.Saving
 		if s.catalogs.live(id) {
 			peers = append(peers, peerOf(id, cluster.record, isBehind))
 		}

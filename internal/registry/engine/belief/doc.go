@@ -14,6 +14,7 @@
 //	signed.go     the record of a cluster with its units
 //	manifest.go   the two ways in which a record names units
 //	view.go       the result: a key as each cluster has it
+//	reads.go      what a driver asks about its reads
 //	index.go      finds the clusters that a View looks at
 //
 // # How a store uses it

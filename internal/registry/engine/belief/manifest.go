@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
+	"maps"
 	"math/bits"
 	"slices"
 )
@@ -79,18 +80,9 @@ func (ByUnit) Compare(*ShownUnits) Comparison { return Matches }
 
 // Units implements Manifest. Those that are being written may exist.
 func (m ByUnit) Units() []UnitName {
-	return slices.Sorted(func(yield func(UnitName) bool) {
-		for name := range m.Digests {
-			if !yield(name) {
-				return
-			}
-		}
-		for name := range m.Unwritten {
-			if !yield(name) {
-				return
-			}
-		}
-	})
+	names := slices.AppendSeq(slices.Collect(maps.Keys(m.Digests)), maps.Keys(m.Unwritten))
+	slices.Sort(names)
+	return names
 }
 
 // Namespaces implements Manifest.

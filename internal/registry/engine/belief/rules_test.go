@@ -88,7 +88,7 @@ func TestWaitingRecordIsProven(t *testing.T) {
 	if r := s.RecordOf("cls"); r == nil || r.At != at(30) {
 		t.Errorf("the record is %+v, want the one that has waited", r)
 	}
-	if isDue, units := s.DueOf("cls", began); isDue || !slices.Equal(units, []UnitName{"web"}) || !s.IsBehind("cls") {
+	if isDue, units, _ := s.DueOf("cls", began); isDue || !slices.Equal(units, []UnitName{"web"}) || !s.IsBehind("cls") {
 		t.Errorf("proof due %t, units %v, behind %t; want its unit to be read", isDue, units, s.IsBehind("cls"))
 	}
 }
@@ -161,7 +161,7 @@ func TestReadsOfAnEarlierVersionPause(t *testing.T) {
 	reads := 0
 	for range 300 {
 		now = now.Add(time.Second)
-		if _, units := s.DueOf("cls", now); len(units) > 0 {
+		if _, units, _ := s.DueOf("cls", now); len(units) > 0 {
 			reads++
 			s.Step(UnitsRead{Cluster: "cls", Units: []Unit{testUnit(key1, 20)}}, now)
 		}
@@ -177,7 +177,7 @@ func TestAbsentClusterIsReadSeldom(t *testing.T) {
 	reads := func(s *State, event Event) (n int) {
 		for now := began; now.Before(began.Add(time.Hour)); now = now.Add(time.Second) {
 			s.Step(event, now)
-			if isDue, _ := s.DueOf("cls", now); isDue {
+			if isDue, _, _ := s.DueOf("cls", now); isDue {
 				s.Step(ProofRead{Cluster: "cls"}, now)
 				n++
 			}

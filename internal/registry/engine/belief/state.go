@@ -218,13 +218,12 @@ func (s *State) actions(st *step, ids []string) (a Actions) {
 		} else {
 			delete(s.returning, id)
 		}
-		if c.needsProof() && c.proof.isDue(st.now) {
+		isProofDue, units, all := s.DueOf(id, st.now)
+		if isProofDue {
 			a.ReadProofs = append(a.ReadProofs, id)
 		}
-		if c.takesUnits() {
-			if units, all := c.signed.toRead(st.now); all || len(units) > 0 {
-				a.ReadUnits = append(a.ReadUnits, UnitsOf{Cluster: id, Units: units})
-			}
+		if all || len(units) > 0 {
+			a.ReadUnits = append(a.ReadUnits, UnitsOf{Cluster: id, Units: units})
 		}
 	}
 	a.Notify = st.changed.sorted()

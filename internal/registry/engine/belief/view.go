@@ -2,7 +2,6 @@ package belief
 
 import (
 	"slices"
-	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
@@ -223,71 +222,6 @@ func (s *State) Versions(id string) map[UnitName]Version {
 		}
 	}
 	return versions
-}
-
-// Counts reports whether a read of a unit counts: what was read of it before is replaced then.
-func (s *State) Counts(id string, read *Unit) bool {
-	c := s.clusters[id]
-	if c == nil || !c.takesUnits() {
-		return false
-	}
-	u := c.signed.units[read.Name]
-	if u == nil {
-		u = c.signed.newUnit()
-	}
-	f := s.facts(&step{}, c, read.Name)
-	_, counts := u.judge(&f, read)
-	return counts
-}
-
-// IsBehind reports whether the next read of the units of a cluster may show one that its record
-// names. One that could not be read several times has pauses of its own.
-func (s *State) IsBehind(id string) bool {
-	c := s.clusters[id]
-	if c == nil || !c.takesUnits() {
-		return false
-	}
-	for name, u := range c.signed.units {
-		if u.isToRead() && u.failures <= eagerReads && c.signed.isNamed(name) {
-			return true
-		}
-	}
-	return false
-}
-
-// IsProving reports whether a record of a cluster waits until its key is proven, which the next
-// read of its own place may do.
-func (s *State) IsProving(id string) bool {
-	c := s.clusters[id]
-	return c != nil && c.waiting != nil && c.proof.failures <= eagerReads
-}
-
-// IsUnproven reports whether a record of a cluster waits until its key is proven.
-func (s *State) IsUnproven(id string) bool {
-	c := s.clusters[id]
-	return c != nil && c.waiting != nil
-}
-
-// IsSaving reports whether a cluster is in state Saving.
-func (s *State) IsSaving(id string) bool { return s.StateOf(id) == Saving }
-
-// NeedsProof reports whether the own place of a cluster has to be read, now or later.
-func (s *State) NeedsProof(id string) bool {
-	c := s.clusters[id]
-	return c != nil && c.needsProof()
-}
-
-// DueOf returns the reads of a cluster that have to be made now: that of its own place, and those
-// of units.
-func (s *State) DueOf(id string, now time.Time) (isProofDue bool, units []UnitName) {
-	c := s.clusters[id]
-	if c == nil {
-		return false, nil
-	}
-	if c.takesUnits() {
-		units, _ = c.signed.toRead(now)
-	}
-	return c.needsProof() && c.proof.isDue(now), units
 }
 
 // UnitOf returns the content of a unit as it was read last, and its state: Absent if it is not
