@@ -25,6 +25,8 @@ type control struct {
 	identity  mcs.Identity
 	deletions *api.Deletions
 
+	// isMine reports whether this process has written a record.
+	isMine func(format.Member) bool
 	// readOnly creates nothing. Missing resources are searched again after a while.
 	readOnly bool
 	again    time.Duration
@@ -65,6 +67,7 @@ func newControl(client *api.Client, cfg Config) *control {
 	return &control{
 		client: client, identity: cfg.Identity, deletions: api.NewDeletions(client, cfg.Identity), store: cfg.ResourceIDs, log: cfg.Logger, readOnly: cfg.ReadOnly, again: cfg.times.missing, looking: semaphore.NewWeighted(1),
 		wall:    cfg.wall,
+		isMine:  func(m format.Member) bool { return m.Process == cfg.process && cfg.isOwn(m) },
 		listed:  func(map[string]api.Namespace) {},
 		backoff: engine.Backoff{Initial: cfg.times.Retry, Max: cfg.times.MaxRetry, Jitter: 1},
 	}
@@ -322,7 +325,8 @@ func (c *control) notCreated(err error) error {
 // leave deletes this cluster's catalog. The last cluster also deletes the farewells, and the
 // services with member records and the namespace, if controllers created them and they are empty.
 // Resources that an administrator created or another writer uses stay. pause is the time for which
-// the farewells of all clusters stay before.
+// the farewells of all clusters stay before. The error is errNotShown if the service has another
+// record of this process than its farewell.
 func (c *control) leave(ctx context.Context, place controlPlace, pause time.Duration) error {
 	defer func() { c.known.Store(nil); c.last.Store(nil) }()
 	c.saveIDs(ctx, controlPlace{}, 0)
@@ -380,19 +384,28 @@ func (c *control) deleteMembers(ctx context.Context, in api.Namespace, s api.Ser
 }
 
 // farewells returns the IDs of the records in a service with member records if all of them are
-// farewells, otherwise nil.
+// farewells, otherwise nil. The error is errNotShown if one that is none is of this process.
 func (c *control) farewells(ctx context.Context, s api.Service) ([]string, error) {
-	ids := []string{}
+	ids, allLeft := []string{}, true
 	members, err := c.client.ListInstances(ctx, s)
 	if err != nil && !api.IsNotFound(err) {
 		return nil, err
 	}
 	for _, instance := range members {
 		r, parseErr := format.ParseMember(instance, c.identity.ClusterSetID)
-		if isFarewell := parseErr == nil && r.Farewell; !isFarewell {
-			return nil, nil
+		switch {
+		case parseErr != nil:
+			allLeft = false
+		case r.Farewell:
+			ids = append(ids, instance.ID)
+		case c.isMine(r):
+			return nil, errNotShown
+		default:
+			allLeft = false
 		}
-		ids = append(ids, instance.ID)
+	}
+	if !allLeft {
+		return nil, nil
 	}
 	return ids, nil
 }

@@ -55,7 +55,7 @@ func (r *leaver) leave(ctx context.Context) error {
 	steps := []func() error{
 		func() (err error) { place, err = r.removeRecords(ctx); return err },
 		func() error { return r.view.Leave(ctx) },
-		func() error { return r.control.leave(ctx, place, farewellPolls*r.cfg.PollInterval) },
+		func() error { return r.removeControl(ctx, place) },
 		func() error { return errors.Join(r.view.ReviewLeft(ctx), r.control.deletions.Review(ctx)) },
 	}
 	for _, step := range steps {
@@ -83,6 +83,16 @@ func (r *leaver) removeRecords(ctx context.Context) (controlPlace, error) {
 		return place, fmt.Errorf("removing this cluster's pages: %w", err)
 	}
 	return place, nil
+}
+
+// removeControl removes what the control namespace has of this cluster. If a write of this process
+// that was slow has replaced the farewell, it is written again.
+func (r *leaver) removeControl(ctx context.Context, place controlPlace) error {
+	err := r.control.leave(ctx, place, farewellPolls*r.cfg.PollInterval)
+	if errors.Is(err, errNotShown) {
+		return errors.Join(r.sayFarewell(ctx, place), err)
+	}
+	return err
 }
 
 // errNotShown is a farewell that AWS Cloud Map accepted and does not show.
@@ -197,10 +207,8 @@ func (r *leaver) findNamespace(ctx context.Context, leaving time.Duration) (in a
 	return in, ok, nil
 }
 
-// isOwn reports whether a record was written by a process of this cluster.
-func (r *leaver) isOwn(shown *format.Member) bool {
-	return shown != nil && shown.IsOf(r.cfg.Identity) && slices.Contains(r.cfg.Signer.Keys(), shown.Key)
-}
+// isOwn reports whether a record, nil for none, was written by a process of this cluster.
+func (r *leaver) isOwn(shown *format.Member) bool { return shown != nil && r.cfg.isOwn(*shown) }
 
 // isAnothers reports whether the ID is not this cluster's, by its record, nil for none. A cluster
 // that was a member has its ID whatever another user has done to its record, unless the cluster

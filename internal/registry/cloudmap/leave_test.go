@@ -1,11 +1,18 @@
 package cloudmap
 
 import (
+	"bytes"
+	"context"
 	"errors"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -279,4 +286,52 @@ func viewInstances(w *simulation, key mcs.Key) []api.Instance {
 		w.t.Fatal(err)
 	}
 	return listed
+}
+
+// TestLeave_AfterRecordThatIsWrittenLate lets a cluster leave while AWS Cloud Map still carries out
+// a write of its record, which a client cannot take back. The late write comes with the next
+// request of the operation.
+func TestLeave_AfterRecordThatIsWrittenLate(t *testing.T) {
+	for _, next := range []string{"RegisterInstance", "DeregisterInstance", "DeleteService"} {
+		t.Run(next, func(t *testing.T) {
+			t.Parallel()
+			c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
+			cfg := fast(cls1)
+			reg := c.registry(t, cfg)
+			stop := start(t, reg)
+			publish(t, reg, webExport("cls1", 0, 1))
+			within(t, 10*time.Second, "it is exported", isExported(t, reg, webKey(0)))
+
+			var late atomic.Pointer[http.Request]
+			var isHeld, isDone atomic.Bool
+			hold := func(w http.ResponseWriter, r *http.Request) (answered bool) {
+				operation := r.Header.Get("X-Amz-Target")
+				if held := late.Load(); held != nil && strings.HasSuffix(operation, "."+next) && isDone.CompareAndSwap(false, true) {
+					c.server.Load().ServeHTTP(httptest.NewRecorder(), held)
+				}
+				body, err := io.ReadAll(r.Body)
+				if err != nil {
+					t.Error(err)
+				}
+				r.Body = io.NopCloser(bytes.NewReader(body))
+				if !strings.HasSuffix(operation, ".RegisterInstance") || !bytes.Contains(body, []byte(`"InstanceId":"cls1"`)) || !isHeld.CompareAndSwap(false, true) {
+					return false
+				}
+				held := r.Clone(context.WithoutCancel(r.Context()))
+				held.Body = io.NopCloser(bytes.NewReader(body))
+				late.Store(held)
+				<-r.Context().Done()
+				return true
+			}
+			c.fault.Store(&hold)
+			within(t, 10*time.Second, "a write of the record", isHeld.Load)
+			stop(registry.ErrLeave)
+			if !isDone.Load() {
+				t.Error("the late write did not come")
+			}
+			if namespaces, err := c.client.ListNamespaces(t.Context()); err != nil || len(namespaces) > 0 {
+				t.Errorf("namespaces %v are left (%v), want none", slices.Sorted(maps.Keys(namespaces)), err)
+			}
+		})
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -301,6 +302,11 @@ func (c Config) state(clientName string) state.Config {
 		Ledger: c.Ledger, Wanted: c.Wanted, UsedNamespaces: c.UsedNamespaces,
 		Logger: c.Logger, Metrics: c.Metrics,
 	}
+}
+
+// isOwn reports whether a record was written by a process of this cluster.
+func (c Config) isOwn(m format.Member) bool {
+	return c.Signer != nil && m.IsOf(c.Identity) && slices.Contains(c.Signer.Keys(), m.Key)
 }
 
 // allowsContact reports whether peer notifications may be sent to an address.

@@ -34,7 +34,7 @@ func (w *writer) run(ctx context.Context) {
 	recordCtx, stopRecord := context.WithCancel(graceful)
 	defer stopRecord()
 	var record sync.WaitGroup
-	record.Go(func() { w.runRecord(recordCtx) })
+	record.Go(func() { w.runRecord(recordCtx, graceful) })
 	w.runPages(ctx, graceful)
 	stopRecord()
 	record.Wait()
@@ -79,10 +79,11 @@ func (l loop) run(ctx context.Context, pause func(failures int) time.Duration) {
 	}
 }
 
-// runRecord writes the own record when it is due, until ctx ends.
-func (w *writer) runRecord(ctx context.Context) {
+// runRecord writes the own record when it is due, until ctx ends. A write has until graceful ends:
+// AWS Cloud Map may carry out a request that is canceled, after the next ones.
+func (w *writer) runRecord(ctx, graceful context.Context) {
 	loop{w.state.Writes.NextRecord, w.state.WriteSignal.Record, func() error {
-		err := w.writeRecord(ctx)
+		err := w.writeRecord(graceful)
 		if ctx.Err() == nil {
 			w.notifier.NotifyKeys(w.state.Writes.SetError(err))
 		}
