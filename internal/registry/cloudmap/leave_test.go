@@ -304,7 +304,7 @@ func TestLeave_AfterRecordThatIsWrittenLate(t *testing.T) {
 
 			var late atomic.Pointer[http.Request]
 			var isHeld, isDone atomic.Bool
-			hold := func(w http.ResponseWriter, r *http.Request) (answered bool) {
+			hold := func(_ http.ResponseWriter, r *http.Request) (answered bool) {
 				operation := r.Header.Get("X-Amz-Target")
 				if held := late.Load(); held != nil && strings.HasSuffix(operation, "."+next) && isDone.CompareAndSwap(false, true) {
 					c.server.Load().ServeHTTP(httptest.NewRecorder(), held)
