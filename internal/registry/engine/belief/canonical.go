@@ -68,6 +68,9 @@ func (s *State) AppendCluster(out []byte, id string, e Encoder, units []UnitName
 		return append(out, 0xfe)
 	}
 	out = append(e.AppendRecord(out, &b.record), e.Time(b.settled), flags(b.isComplete, b.isUnread, b.mayBeOld, b.gap.IsZero(), b.listed == b.record.At.Generation))
+	if b.record.Place == Sent {
+		out = append(out, e.Time(c.shownAt.Generation), e.Time(c.shownAt.Heartbeat))
+	}
 	for i, name := range units {
 		out = append(out, e.Time(b.shown.generations[name]))
 		u := b.units[name]

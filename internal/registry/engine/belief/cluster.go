@@ -39,6 +39,8 @@ type cluster struct {
 	heardAt time.Time
 	// problem is the reason why the record that the store shows does not count.
 	problem Problem
+	// shownAt is the time of the latest record that counted when the store showed it.
+	shownAt trust.Time
 	proof   proof
 }
 
@@ -140,7 +142,11 @@ func (s *State) accept(st *step, c *cluster, r *Record, isShown bool) {
 	}
 	isFarewellBefore := r.Farewell && c.signed.hasLater(r)
 	if !later(r.At, c.last(r.Key, known.Last), known.HasEnded) || isFarewellBefore {
-		if isShown && c.state != Left {
+		switch {
+		case !isShown || c.state == Left:
+		case c.isLate(r):
+			c.problem = Problem{}
+		default:
 			st.report(c, Problem{Kind: Earlier, At: r.At})
 		}
 		return
@@ -149,9 +155,42 @@ func (s *State) accept(st *step, c *cluster, r *Record, isShown bool) {
 		c.waiting = nil
 	}
 	if isShown {
-		c.problem = Problem{}
+		c.problem, c.shownAt = Problem{}, r.At
 	}
 	s.believe(st, c, r, known)
+}
+
+// isLate reports whether the store shows a record that the cluster has written before the one that
+// it has sent, and not before the one that the store has shown.
+func (c *cluster) isLate(r *Record) bool {
+	last := c.lastSigned()
+	return last != nil && last.Place == Sent && last.Key == r.Key && c.shownAt != (trust.Time{}) && !c.shownAt.After(r.At)
+}
+
+// lastSigned returns the record that counts, nil without one.
+func (c *cluster) lastSigned() *Record {
+	if c.signed == nil {
+		return nil
+	}
+	return &c.signed.record
+}
+
+// TakesSent reports whether a record that a cluster has sent would count: it is later than the one
+// that counts, of the same author, and the store has shown records of this cluster since this
+// process began. Other news, such as a new key, a return or a farewell, come by the store only: the
+// rules for them compare what it shows at different times.
+func (s *State) TakesSent(r *Record) bool {
+	c := s.clusters[r.Cluster]
+	if c == nil || r.Farewell {
+		return false
+	}
+	switch c.state {
+	case Current:
+		last := &c.signed.record
+		return !last.Farewell && last.Author() == r.Author() && r.At.After(last.At)
+	case NotRead, Saving, First, Left:
+	}
+	return false
 }
 
 // last returns the time of the latest record of a key that was read, if last is that of the

@@ -105,6 +105,12 @@ func testUnit(key trust.Key, generation int64) Unit {
 	}
 }
 
+// sent returns a record as the cluster sends it.
+func sent(r Record) Record {
+	r.Place = Sent
+	return r
+}
+
 // inPlace returns a record as it is read from the own place of the cluster.
 func inPlace(r Record, seal Seal) *Record {
 	r.Place, r.Seal = Own, seal
@@ -226,6 +232,20 @@ func TestClusterTable(t *testing.T) {
 			[5]string{"First proof", "Left end", "Left end", "Left end", "–"}},
 		{"farewell, key not proven", record(farewell(key3, 40)),
 			[5]string{"– proof report", "– save proof report", "– proof report", "– proof report", "–"}},
+		{"sent record", record(sent(testRecord(key1, 40, 40))),
+			[5]string{"–", "– save", "–", "– units", "–"}},
+		{"sent record without the export", record(sent(testRecord(key1, 40, 0))),
+			[5]string{"–", "– save", "–", "– end", "–"}},
+		{"sent record, not later", record(sent(testRecord(key1, 5, 5))),
+			[5]string{"–", "– save", "–", "–", "–"}},
+		{"sent record with the next key", record(sent(testRecord(key2, 40, 40))),
+			[5]string{"–", "– save", "–", "–", "–"}},
+		{"sent farewell", record(sent(farewell(key1, 40))),
+			[5]string{"–", "– save", "–", "–", "–"}},
+		{"sent record, and then the last one that was shown", []Event{RecordRead{sent(testRecord(key1, 40, 20))}, RecordRead{testRecord(key1, 30, 20)}},
+			[5]string{"First units", "– save", "Current", "–", "–"}},
+		{"sent record, and then one that is earlier than that", []Event{RecordRead{sent(testRecord(key1, 40, 20))}, RecordRead{testRecord(key1, 20, 20)}},
+			[5]string{"First units", "– save", "–", "– proof report", "–"}},
 		{"forget", []Event{Forget{"cls"}},
 			[5]string{"Saving save", "– save", "Saving save", "Saving save", "– save"}},
 		{"forget, pin saved", []Event{Forget{"cls"}, pinSaved{}},

@@ -27,6 +27,9 @@ const (
 	// Own is the place that only the cluster can write: its catalog on Cloud Map, its prefix on
 	// etcd. A record there proves the key that it presents (promise 15).
 	Own
+	// Sent is no place of the store: the cluster has sent the record to this one, and writes it to
+	// the store at the same time.
+	Sent
 )
 
 // Seal is whether only the cluster can write into its own place, for all that the store shows.
@@ -109,7 +112,7 @@ func (c *Content) isEmpty() bool { return len(c.Exports)+len(c.Unusable) == 0 &&
 type Event interface{ event() }
 
 type (
-	// RecordRead is a record that the store shows.
+	// RecordRead is a record that the store shows, or that the cluster has sent.
 	RecordRead struct{ Record Record }
 
 	// RecordRefused is a record that the store shows, and that cannot be parsed, or is not signed

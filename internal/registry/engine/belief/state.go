@@ -112,8 +112,11 @@ func (s *State) stepAll(st *step, event Event) {
 func (s *State) observe(st *step, event Event) (id string) {
 	switch e := event.(type) {
 	case RecordRead:
+		if e.Record.Place == Sent && !s.TakesSent(&e.Record) {
+			return e.Record.Cluster
+		}
 		c := s.cluster(e.Record.Cluster)
-		s.present(st, c, &e.Record, true)
+		s.present(st, c, &e.Record, e.Record.Place != Sent)
 		return c.id
 	case RecordRefused:
 		c := s.cluster(e.Cluster)

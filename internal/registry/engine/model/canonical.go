@@ -59,6 +59,7 @@ func (s *state) append(out []byte, i int, e *encoder) []byte {
 	for _, c := range []*content{&m.content, &m.backup} {
 		out = e.record(e.record(out, &c.shared), &c.own)
 	}
+	out = e.record(out, &m.last)
 	inMemory, _ := s.keyring.Pin(clusterID(i))
 	known := s.known(i)
 	for _, pin := range []*trust.Pin{&m.disk, &inMemory} {

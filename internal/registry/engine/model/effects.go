@@ -42,7 +42,7 @@ func (m *member) announce(w *World) bool {
 		m.named[u] = m.units[u].generation
 	}
 	r := record{key: m.key, succeeds: m.succeeds, generation: max(m.generation, 1), beat: m.clock, names: m.named}
-	m.content = content{shared: r, own: r, pages: m.units}
+	m.content, m.last = content{shared: r, own: r, pages: m.units}, r
 	m.sign(w, r)
 	return true
 }
@@ -51,7 +51,7 @@ func (m *member) announce(w *World) bool {
 func (m *member) leave(w *World) bool {
 	m.clock++
 	r := record{key: m.key, succeeds: m.succeeds, farewell: true, generation: m.generation, beat: m.clock}
-	m.content = content{shared: r}
+	m.content, m.last = content{shared: r}, r
 	m.units, m.named, m.hasLeft = [maxUnits]page{}, [maxUnits]int16{}, true
 	m.sign(w, r)
 	return true
@@ -94,6 +94,25 @@ func (s *state) showRecord(i int, r record) bool {
 			place = belief.Own // as under the prefix of the cluster
 		}
 		s.step(belief.RecordRead{Record: s.readRecord(i, r, place)})
+	}
+	return s.step(belief.Tick{})
+}
+
+// send lets records of a cluster arrive that it has sent to the reader, and the units that they
+// name.
+func (s *state) send(i int, r record, pages *[maxUnits]page) bool {
+	if r.key == noKey {
+		return false
+	}
+	sent := s.readRecord(i, r, belief.Sent)
+	if !s.reader.TakesSent(&sent) {
+		return false
+	}
+	s.step(belief.RecordRead{Record: sent})
+	for u := range s.world.Units {
+		if p := pages[u]; p.key != noKey && p.generation == r.names[u] {
+			s.step(belief.UnitsRead{Cluster: clusterID(i), Units: []belief.Unit{s.readUnit(i, u, p)}})
+		}
 	}
 	return s.step(belief.Tick{})
 }

@@ -34,6 +34,11 @@ const (
 	// Clone lets a second process with the key write the record without an export of the cluster.
 	Clone
 
+	// Send sends the record that was written last, and its units, to the reader. SendAgain lets
+	// what was sent at the time of Backup arrive late, or again.
+	Send
+	SendAgain
+
 	// ReadRecord, ReadProof and ReadUnit are reads by the reader. ReadAll reads all units.
 	ReadRecord
 	ReadProof
@@ -122,6 +127,12 @@ var allKinds = [kinds]kind{
 	}},
 	Clone: {anExporter, "has a clone that writes a record without", func(s *state, m *member, move Move) bool {
 		return m.joined && !m.hasLeft && m.has(move) && m.clone(s.world, move)
+	}},
+	Send: {anExporter, "sends its records to the reader", func(s *state, m *member, move Move) bool {
+		return m.isMember() && s.send(int(move.Cluster), m.last, &m.units)
+	}},
+	SendAgain: {aThirdParty, "lets the copied records arrive at the reader of", func(s *state, m *member, move Move) bool {
+		return m.isBacked && s.send(int(move.Cluster), m.backup.shared, &m.backup.pages)
 	}},
 	ReadRecord: {theReader, "reads the record of", func(s *state, m *member, move Move) bool {
 		return s.showRecord(int(move.Cluster), m.shared)

@@ -81,6 +81,8 @@ type writer struct {
 	// units are the units as it has written them last, named the generations in its record.
 	units [maxUnits]page
 	named [maxUnits]int16
+	// last is the record that it has written last.
+	last record
 	// joined is set once it has written a record.
 	joined bool
 }

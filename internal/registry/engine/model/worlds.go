@@ -68,6 +68,14 @@ func Worlds() []*World {
 			Moves: slices.Concat(reads, []Kind{Publish, Announce, Withdraw, Clone, Beat, Backup, LateRecord, LateUnit, SaveTimes, Kill}),
 		},
 		{
+			Name: "records that are sent", Clusters: 1, Units: 2, KeysPerUnit: 1, IsImported: true,
+			Moves: slices.Concat(reads, []Kind{Publish, Announce, Withdraw, Send, SendAgain, Backup, LateRecord, LateUnit, Kill, SaveTimes}),
+		},
+		{
+			Name: "records that are sent, and a third party", Clusters: 1, Units: 1, KeysPerUnit: 1, IsImported: true,
+			Moves: slices.Concat(reads, []Kind{Publish, Announce, Withdraw, Send, SendAgain, Backup, RestoreAll, RestoreRecord, DeleteRecord, Leave, Join, Restart, Silence}),
+		},
+		{
 			Name: "namespaces that are imported later", Clusters: 1, Units: 1, KeysPerUnit: 2, Skips: true,
 			Moves: slices.Concat(reads, []Kind{Publish, Announce, Withdraw, Use, Kill, Beat, Backup, LateUnit}),
 		},
