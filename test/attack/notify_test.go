@@ -25,24 +25,28 @@ import (
 )
 
 // socket is the UDP socket of a controller: datagrams that it sends are recorded, and the attacker
-// sends to it.
+// sends to it, from an address.
 type socket struct {
 	net.PacketConn
 	received chan []byte
+	from     netip.AddrPort
 	closed   chan struct{}
 	mu       sync.Mutex
 	sent     map[netip.AddrPort]int
+	// records are the numbers of datagrams among those that were sent that are larger than
+	// notifications.
+	records map[netip.AddrPort]int
 }
 
 func newSocket() *socket {
-	return &socket{received: make(chan []byte, 100), closed: make(chan struct{}), sent: map[netip.AddrPort]int{}}
+	return &socket{received: make(chan []byte, 100), closed: make(chan struct{}), sent: map[netip.AddrPort]int{}, records: map[netip.AddrPort]int{}}
 }
 
 // ReadFrom implements net.PacketConn.
 func (s *socket) ReadFrom(p []byte) (int, net.Addr, error) {
 	select {
 	case datagram := <-s.received:
-		return copy(p, datagram), nil, nil
+		return copy(p, datagram), net.UDPAddrFromAddrPort(s.from), nil
 	case <-s.closed:
 		return 0, nil, net.ErrClosed
 	}
@@ -52,7 +56,11 @@ func (s *socket) ReadFrom(p []byte) (int, net.Addr, error) {
 func (s *socket) WriteTo(p []byte, to net.Addr) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sent[to.(*net.UDPAddr).AddrPort()]++
+	address := to.(*net.UDPAddr).AddrPort()
+	s.sent[address]++
+	if len(p) > peernotify.MaxSize {
+		s.records[address]++
+	}
 	return len(p), nil
 }
 
@@ -64,6 +72,13 @@ func (s *socket) sentTo(to netip.AddrPort) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.sent[to]
+}
+
+// recordsTo returns the number of datagrams with records that were sent to an address.
+func (s *socket) recordsTo(to netip.AddrPort) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.records[to]
 }
 
 // notifying makes a cluster send and receive peer notifications.

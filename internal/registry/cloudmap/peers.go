@@ -3,16 +3,20 @@ package cloudmap
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/time/rate"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/state"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
 )
 
@@ -23,6 +27,13 @@ type peers struct {
 	log   logr.Logger
 	name  string
 	state *state.State
+
+	// notify gets the keys that records have changed.
+	notify func(engine.Keys)
+	// sent are the records of other clusters that wait to be verified.
+	sent chan peernotify.Records
+	// limits bound the records of each cluster. They belong to the goroutine that receives.
+	limits map[string]*rate.Limiter
 
 	// keys are the public keys of the other live members that send notifications, as the last read
 	// showed them.
@@ -58,8 +69,8 @@ const (
 // before the log has them: longer than a restart.
 const silenceThreshold = time.Minute
 
-func newPeers(cfg Config, name string, s *state.State) *peers {
-	p := &peers{cfg: cfg, log: cfg.Logger, name: name, state: s}
+func newPeers(cfg Config, name string, s *state.State, notify func(engine.Keys)) *peers {
+	p := &peers{cfg: cfg, log: cfg.Logger, name: name, state: s, notify: notify, sent: make(chan peernotify.Records, maxSent), limits: map[string]*rate.Limiter{}}
 	intervals := peernotify.Intervals{Poll: cfg.PollInterval, PollWithNotifications: cfg.PollIntervalWithNotifications}
 	if cfg.PeerNotifications != nil {
 		intervals.Silence = cfg.PeerNotifications.Silence()
@@ -70,10 +81,110 @@ func newPeers(cfg Config, name string, s *state.State) *peers {
 	return p
 }
 
-// run sends and receives peer notifications until ctx ends.
+// run sends and receives peer notifications and records until ctx ends.
 func (p *peers) run(ctx context.Context) {
 	defer p.state.SetContact(peernotify.Contact{})
+	var verifying sync.WaitGroup
+	defer verifying.Wait()
+	verifying.Go(func() { p.verify(ctx) })
 	p.transport.Run(ctx)
+}
+
+const (
+	// sentPerSecond is the number of records of one cluster that are verified in a second, after a
+	// burst of sentBurst. A cluster gathers changes of a series for 50 ms or more. What is more is
+	// read from the registry.
+	sentPerSecond = rate.Limit(10)
+	sentBurst     = 60
+	// maxSent is the number of records that wait to be verified.
+	maxSent = 128
+	// maxLimits bounds the memory of limits: those of clusters that have left go.
+	maxLimits = 4096
+	// maxSentParts is the number of parts of pages that are sent with a record. More do not fit
+	// (peernotify.MaxRecords).
+	maxSentParts = 16
+)
+
+// resultRead is the result of records that do not count, or not all: they were read before, or have
+// to be read.
+const resultRead = "read"
+
+// HandleRecords implements peernotify.Handler.
+func (p *peers) HandleRecords(records peernotify.Records) (result string) {
+	if records.ClusterSet != p.cfg.Identity.ClusterSetID || records.From == p.cfg.Identity.ClusterID {
+		return peernotify.ResultForeign
+	}
+	limit := p.limits[records.From]
+	if limit == nil {
+		if len(p.limits) >= maxLimits {
+			clear(p.limits)
+		}
+		limit = rate.NewLimiter(sentPerSecond, sentBurst)
+		p.limits[records.From] = limit
+	}
+	if !limit.Allow() {
+		return peernotify.ResultLimited
+	}
+	select {
+	case p.sent <- records:
+	default:
+		return peernotify.ResultLimited
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.schedule.HandleArrival(records.From, records.Generation)
+	return ""
+}
+
+// verify verifies the records that arrive, and uses them, until ctx ends.
+func (p *peers) verify(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case records := <-p.sent:
+			result := peernotify.ResultOK
+			if !p.use(records) {
+				result = resultRead
+			}
+			p.cfg.Metrics.CountPeerNotification(p.name, peernotify.RecordsReceived, result)
+		}
+	}
+}
+
+// use uses records that a cluster has sent, and reports whether all of them count.
+func (p *peers) use(records peernotify.Records) (isWhole bool) {
+	record, parts, err := format.UnpackRecords(records.Data)
+	if err == nil {
+		var changed engine.Keys
+		changed, isWhole = p.state.Reads.ObserveSent(time.Now(), records.From, record, parts)
+		p.notify(changed)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.schedule.HandleArrived(time.Now(), records.From, records.Generation, isWhole)
+	if p.schedule.IsReadWanted() {
+		p.state.ReadSignal.Set()
+	}
+	return isWhole
+}
+
+// send sends a record that was written, and the parts of pages that it announces and the others do
+// not have, to the clusters that may import what has changed: they have them before AWS Cloud Map
+// shows them, which takes some 500 ms.
+func (p *peers) send(record format.Member, instance api.Instance, parts []api.Instance) {
+	receivers := slices.DeleteFunc(p.state.Receivers(p.cfg.PeerNotifications.Contact()), func(r peernotify.Receiver) bool { return r.Generation != record.Generation })
+	if len(receivers) == 0 || len(parts) > maxSentParts {
+		return
+	}
+	packed, err := format.PackRecords(instance, parts)
+	if err != nil {
+		p.log.Error(err, "Failed to send records to the other clusters; they read them")
+		return
+	}
+	p.transport.SendRecords(peernotify.Records{
+		ClusterSet: p.cfg.Identity.ClusterSetID, From: p.cfg.Identity.ClusterID, Generation: record.Generation, Data: packed,
+	}, receivers)
 }
 
 // Listening implements peernotify.Handler: from now on the own record contains the contact.
@@ -145,15 +256,20 @@ func (p *peers) announced(id string) time.Time {
 	return p.schedule.Announced(id)
 }
 
-// recordWritten notifies the other clusters and the own reader that the record of a generation was
-// written.
-func (p *peers) recordWritten(generation int64) {
+// recordWritten tells the other clusters and the own reader that a record was written. A record
+// with a new generation is sent, before its notification.
+func (p *peers) recordWritten(record format.Member, instance api.Instance) {
+	parts := p.state.Writes.TakeUnsent(record)
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.schedule.HandleOwnWrite(time.Now(), generation)
+	p.schedule.HandleOwnWrite(time.Now(), record.Generation)
 	p.state.ReadSignal.Set()
-	if generation > p.written && p.transport != nil {
-		p.written = generation
+	isNew := record.Generation > p.written && p.transport != nil
+	if isNew {
+		p.written = record.Generation
+	}
+	p.mu.Unlock()
+	if isNew {
+		p.send(record, instance, parts)
 		p.transport.Notify()
 	}
 }

@@ -36,6 +36,8 @@ type network struct {
 	// were sent to each address.
 	blocked map[netip.AddrPort]bool
 	seen    map[netip.AddrPort][][]byte
+	// losesRecords is set if datagrams larger than notifications get lost.
+	losesRecords bool
 	// seed and share are those of the dice by which datagrams get lost.
 	seed  uint64
 	share float64
@@ -60,7 +62,7 @@ func (n *network) listen(address netip.AddrPort) (net.PacketConn, error) {
 	if n.conns[address] != nil {
 		return nil, fmt.Errorf("%s is in use", address)
 	}
-	c := &conn{net: n, address: address, queue: make(chan []byte, 100), closed: make(chan struct{})}
+	c := &conn{net: n, address: address, queue: make(chan packet, 100), closed: make(chan struct{})}
 	n.conns[address] = c
 	return c, nil
 }
@@ -94,17 +96,28 @@ func (n *network) sent(w *peernotify.Config) [][]byte {
 	return slices.Clone(n.seen[w.Address])
 }
 
-// send sends a datagram; one that has nowhere to go is lost.
+// packet is a datagram that arrives.
+type packet struct {
+	from netip.AddrPort
+	data []byte
+}
+
+// send sends a datagram from nowhere.
 func (n *network) send(to netip.AddrPort, datagram []byte) {
+	n.sendFrom(netip.AddrPort{}, to, datagram)
+}
+
+// sendFrom sends a datagram; one that has nowhere to go is lost.
+func (n *network) sendFrom(from, to netip.AddrPort, datagram []byte) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.seen[to] = append(n.seen[to], slices.Clone(datagram))
 	c := n.conns[to]
-	if c == nil || n.blocked[to] || n.lost(to) {
+	if c == nil || n.blocked[to] || n.lost(to) || n.losesRecords && len(datagram) > peernotify.MaxSize {
 		return
 	}
 	select {
-	case c.queue <- slices.Clone(datagram):
+	case c.queue <- packet{from, slices.Clone(datagram)}:
 	default:
 	}
 }
@@ -114,21 +127,21 @@ type conn struct {
 	net.PacketConn
 	net     *network
 	address netip.AddrPort
-	queue   chan []byte
+	queue   chan packet
 	closed  chan struct{}
 }
 
 func (c *conn) ReadFrom(p []byte) (int, net.Addr, error) {
 	select {
-	case datagram := <-c.queue:
-		return copy(p, datagram), nil, nil
+	case arrived := <-c.queue:
+		return copy(p, arrived.data), net.UDPAddrFromAddrPort(arrived.from), nil
 	case <-c.closed:
 		return 0, nil, net.ErrClosed
 	}
 }
 
 func (c *conn) WriteTo(p []byte, to net.Addr) (int, error) {
-	c.net.send(to.(*net.UDPAddr).AddrPort(), p)
+	c.net.sendFrom(c.address, to.(*net.UDPAddr).AddrPort(), p)
 	return len(p), nil
 }
 
@@ -324,17 +337,22 @@ func TestPropagation(t *testing.T) {
 		name          string
 		delay         time.Duration
 		notifications bool
+		recordsLost   bool
 		want          time.Duration // of the last of 100 changes
 	}{
-		{"notifications, no delay", 0, true, 200 * time.Millisecond},
-		{"notifications, reads are late", 500 * time.Millisecond, true, 800 * time.Millisecond},
-		{"blocked, no delay", 0, false, 1250 * time.Millisecond},
-		{"blocked, reads are late", 500 * time.Millisecond, false, 1750 * time.Millisecond},
+		{"records, no delay", 0, true, false, 100 * time.Millisecond},
+		{"records, reads are late", 500 * time.Millisecond, true, false, 100 * time.Millisecond},
+		{"notifications, no delay", 0, true, true, 200 * time.Millisecond},
+		{"notifications, reads are late", 500 * time.Millisecond, true, true, 800 * time.Millisecond},
+		{"blocked, no delay", 0, false, true, 1250 * time.Millisecond},
+		{"blocked, reads are late", 500 * time.Millisecond, false, true, 1750 * time.Millisecond},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
 			virtually(t, cloudmaplocal.Options{Behaviors: cloudmaplocal.ReadsLate(tc.delay)}, func(t *testing.T, a *account) {
 				regs := a.start(t, 2, nil)
+				time.Sleep(time.Minute) // both have read two records since they started
+				a.udp.losesRecords = tc.recordsLost
 				if !tc.notifications {
 					a.udp.block(regs[0].cfg.PeerNotifications, regs[1].cfg.PeerNotifications)
 					time.Sleep(10 * time.Second)
@@ -391,14 +409,27 @@ func TestCallsPerMinute(t *testing.T) {
 }
 
 // TestCallsPerChange counts the requests that a change of one service makes: two writes at its
-// exporter, and two reads at each cluster.
+// exporter, and two reads there, of the members and the page, which confirm them. The others have
+// received record and page; one that has not reads both.
 func TestCallsPerChange(t *testing.T) {
+	for name, recordsLost := range map[string]bool{"records arrive": false, "records get lost": true} {
+		t.Run(name, func(t *testing.T) { testCallsPerChange(t, recordsLost) })
+	}
+}
+
+func testCallsPerChange(t *testing.T, recordsLost bool) {
 	virtually(t, cloudmaplocal.Options{}, func(t *testing.T, a *account) {
 		const clusters = 4
+		a.udp.losesRecords = recordsLost
+		want := 2
+		if recordsLost {
+			want = 2 * clusters
+		}
 		regs := a.start(t, clusters, func(cfg *Config) {
 			cfg.HeartbeatInterval, cfg.PollIntervalWithNotifications, cfg.StaleAfter, cfg.times = time.Hour, time.Hour, 4*time.Hour, defaultTimes()
 			cfg.times.Audit = time.Hour
 		})
+		change(t, regs, 0, 0, 1) // the others have read two records since they started
 		for i := range 20 {
 			change(t, regs, 0, i, 5)
 			time.Sleep(10 * time.Second)
@@ -408,8 +439,8 @@ func TestCallsPerChange(t *testing.T) {
 			if got := a.requests("RegisterInstance") - writes; got != 2 {
 				t.Errorf("one change made %d writes, want 2: the page and the record", got)
 			}
-			if got := a.requests("DiscoverInstances") - reads; got > 2*clusters {
-				t.Errorf("one change made %d reads at %d clusters, want at most 2 at each: the members and the page", got, clusters)
+			if got := a.requests("DiscoverInstances") - reads; got > want {
+				t.Errorf("one change made %d reads at %d clusters, want at most %d", got, clusters, want)
 			}
 		}
 	})

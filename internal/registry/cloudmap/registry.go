@@ -168,7 +168,7 @@ func New(client *api.Client, cfg Config) (*Registry, error) {
 	}
 	c.state = state.New(stateCfg)
 	c.notifier = engine.NewNotifier(c.state.AddResolved)
-	c.peers = newPeers(cfg, client.Name(), c.state)
+	c.peers = newPeers(cfg, client.Name(), c.state, c.notifier.NotifyKeys)
 	if !cfg.ReadOnly {
 		desired := c.state.Writes.DesiredInstances
 		if !cfg.InstanceView {

@@ -116,7 +116,7 @@ func (w *writer) writeRecord(ctx context.Context) error {
 		w.control.moveRecord(place, err)
 		return fmt.Errorf("writing this cluster's record in service %s: %w", place.members.Name, err)
 	}
-	w.peers.recordWritten(ours.Generation)
+	w.peers.recordWritten(ours, instance)
 	w.traces.recordWritten(now)
 	if copyDue {
 		// after the record: a heartbeat must not wait for it

@@ -1,13 +1,16 @@
 // Package peernotify lets the controllers of a clusterset notify each other of new content in the
-// registry, so that none of them has to poll it often. Pod networks are routable between the
-// clusters, so controllers send each other small UDP datagrams.
+// registry, so that none of them has to poll it often, and send each other the records that they
+// have written, so that none of them has to wait until the registry shows them. Pod networks are
+// routable between the clusters, so controllers send each other small UDP datagrams.
 //
-//	cls1 writes the registry ──▶ "cls1 is at generation 4711" ──▶ cls2 reads the registry now, not at its next poll
+//	cls1 writes records ──▶ the records, sealed for cls2       ──▶ cls2 verifies their signatures, and uses them
+//	                    ──▶ "cls1 is at generation 4711"       ──▶ cls2 reads the registry now, if it does not have that
 //
-// A notification carries no data and is not trusted; nothing depends on its arrival. It is repeated
+// Nothing depends on the arrival of a datagram. A notification carries no data. It is repeated
 // every SendInterval, which makes up for lost datagrams and reveals peers that went silent: while
-// notifications arrive from every peer, the poll is slow, otherwise it is fast.
+// notifications arrive from every peer, the poll is slow, otherwise it is fast. Records are sent
+// once: what gets lost is read from the registry.
 //
-// Message is the datagram, Keys authenticate it, Scheduler decides when the registry is read, and
-// Transport does the I/O.
+// Message and Records are what is sent, Keys authenticate and encrypt it, Scheduler decides when
+// the registry is read, and Transport does the I/O.
 package peernotify

@@ -1,6 +1,8 @@
 package peernotify
 
 import (
+	"crypto/aes"
+	"crypto/cipher"
 	"crypto/ecdh"
 	"crypto/hkdf"
 	"crypto/sha256"
@@ -15,7 +17,15 @@ type Keys struct {
 	private *ecdh.PrivateKey
 
 	mu     sync.Mutex
-	shared map[string][]byte
+	shared map[string]pair
+}
+
+// pair are the keys that this cluster shares with another one.
+type pair struct {
+	// code is the key of the codes of messages, nil if the two share none, and records the one
+	// that seals records.
+	code    []byte
+	records cipher.AEAD
 }
 
 // SecretSize is the size of the secret of NewKeys in bytes.
@@ -31,7 +41,7 @@ func NewKeys(secret []byte) (*Keys, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making the key for peer notifications: %w", err)
 	}
-	return &Keys{private: private, shared: map[string][]byte{}}, nil
+	return &Keys{private: private, shared: map[string]pair{}}, nil
 }
 
 // Public returns the public key for the cluster's contact: 43 characters of unpadded URL-safe
@@ -52,18 +62,28 @@ func isKey(text string) bool {
 // Encode returns the datagram of a message of this cluster for the cluster of a public key, nil if
 // there is no shared key.
 func (k *Keys) Encode(m Message, public string) []byte {
-	shared := k.with(public)
-	if shared == nil {
+	code := k.with(public).code
+	if code == nil {
 		return nil
 	}
 	m.Key = k.Public()
-	return m.encode(shared)
+	return m.encode(code)
 }
 
-// with returns the key that this cluster shares with the cluster of a public key, from memory if it
-// was used before. It is nil if there is none: X25519 has points with which everybody shares the
-// same secret.
-func (k *Keys) with(public string) []byte {
+// EncodeRecords returns the datagrams of records of this cluster for the cluster of a public key,
+// none if there is no shared key or they are too large.
+func (k *Keys) EncodeRecords(r Records, public string) [][]byte {
+	sealing := k.with(public).records
+	if sealing == nil {
+		return nil
+	}
+	return r.datagrams(k.Public(), sealing)
+}
+
+// with returns the keys that this cluster shares with the cluster of a public key, from memory if
+// they were used before. They are nil if there are none: X25519 has points with which everybody
+// shares the same secret.
+func (k *Keys) with(public string) pair {
 	k.mu.Lock()
 	shared, ok := k.shared[public]
 	k.mu.Unlock()
@@ -80,24 +100,42 @@ func (k *Keys) with(public string) []byte {
 	return shared
 }
 
-// agree computes the key that this cluster shares with the cluster of a public key, nil if there is
-// none. It takes some 100 microseconds.
-func (k *Keys) agree(public string) []byte {
+// agree computes the keys that this cluster shares with the cluster of a public key, nil if there
+// are none. It takes some 100 microseconds.
+func (k *Keys) agree(public string) pair {
 	data, err := base64.RawURLEncoding.Strict().DecodeString(public)
 	if err != nil {
-		return nil
+		return pair{}
 	}
 	other, err := ecdh.X25519().NewPublicKey(data)
 	if err != nil {
-		return nil
+		return pair{}
 	}
 	secret, err := k.private.ECDH(other)
 	if err != nil {
-		return nil
+		return pair{}
 	}
-	shared, err := hkdf.Key(sha256.New, secret, nil, version, sha256.Size)
+	code, err := hkdf.Key(sha256.New, secret, nil, version, sha256.Size)
 	if err != nil {
-		return nil
+		return pair{}
 	}
-	return shared
+	records, err := newSealing(secret)
+	if err != nil {
+		return pair{}
+	}
+	return pair{code: code, records: records}
+}
+
+// newSealing returns AES-256-GCM with a random nonce for each datagram. A key may seal 2^32 of them
+// (NIST SP 800-38D, 8.3): 13 years of ten a second.
+func newSealing(secret []byte) (cipher.AEAD, error) {
+	key, err := hkdf.Key(sha256.New, secret, nil, recordsVersion, 32)
+	if err != nil {
+		return nil, err
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewGCMWithRandomNonce(block)
 }

@@ -42,7 +42,7 @@ func TestMessageRoundTrip(t *testing.T) {
 			}
 			got, err := decode(datagram)
 			want.Key = key
-			if err != nil || got != want || !got.isSigned(datagram, receiver.with(got.Key)) {
+			if err != nil || got != want || !got.isSigned(datagram, receiver.with(got.Key).code) {
 				t.Errorf("%q is %+v, error %v; want %+v, signed", datagram, got, err, want)
 			}
 		})
@@ -91,7 +91,7 @@ func TestDecodeRefuses(t *testing.T) {
 			if !errors.Is(err, tc.want) {
 				t.Fatalf("%q is %+v, error %v; want %v", tc.datagram, got, err, tc.want)
 			}
-			if err == nil && got.isSigned([]byte(tc.datagram), receiver.with(got.Key)) {
+			if err == nil && got.isSigned([]byte(tc.datagram), receiver.with(got.Key).code) {
 				t.Errorf("%q counts as signed", tc.datagram)
 			}
 		})
@@ -112,7 +112,7 @@ func FuzzDecode(f *testing.F) {
 			}
 			return
 		}
-		if shared := receiver.agree(m.Key); shared != nil && m.isSigned(datagram, shared) && string(m.encode(shared)) != string(datagram) {
+		if shared := receiver.agree(m.Key).code; shared != nil && m.isSigned(datagram, shared) && string(m.encode(shared)) != string(datagram) {
 			t.Errorf("%q decodes to %+v, which encodes to %q", datagram, m, m.encode(shared))
 		}
 	})
@@ -121,15 +121,15 @@ func FuzzDecode(f *testing.F) {
 // TestKeys: two clusters share a key that no third one has, the same after a restart, and none is
 // shared through a point of low order.
 func TestKeys(t *testing.T) {
-	shared := sender.with(receiver.Public())
-	if len(shared) == 0 || string(shared) != string(receiver.with(sender.Public())) || string(shared) != string(keysOf("cls1").with(receiver.Public())) {
+	shared := sender.with(receiver.Public()).code
+	if len(shared) == 0 || string(shared) != string(receiver.with(sender.Public()).code) || string(shared) != string(keysOf("cls1").with(receiver.Public()).code) {
 		t.Error("the two clusters have different keys")
 	}
-	if third := keysOf("cls3"); string(third.with(receiver.Public())) == string(shared) || string(third.with(sender.Public())) == string(shared) {
+	if third := keysOf("cls3"); string(third.with(receiver.Public()).code) == string(shared) || string(third.with(sender.Public()).code) == string(shared) {
 		t.Error("a third cluster has the key")
 	}
 	zero := strings.Repeat("A", keyLength)
-	if !isKey(zero) || sender.with(zero) != nil || sender.Encode(someMessage, zero) != nil {
+	if !isKey(zero) || sender.with(zero).code != nil || sender.Encode(someMessage, zero) != nil {
 		t.Error("a key is shared through the point zero")
 	}
 	if _, err := NewKeys([]byte("short")); err == nil {

@@ -108,6 +108,9 @@ type peer struct {
 	// otherwise 0.
 	expected  int64
 	announced time.Time
+	// arrived is the generation of the records that the peer has sent last, while they are
+	// verified, otherwise 0.
+	arrived int64
 }
 
 // NewScheduler returns the Scheduler of cluster self of a clusterset.
@@ -167,6 +170,34 @@ func (s *Scheduler) HandleUnknownPeer(m Message) (result string) {
 	return ResultUnknownPeer
 }
 
+// HandleArrival records that a peer has sent its records of a generation. Until HandleArrived gets
+// the result, a notification of them causes no read.
+func (s *Scheduler) HandleArrival(from string, generation int64) {
+	if p := s.peers[from]; p != nil {
+		p.arrived = generation
+	}
+}
+
+// HandleArrived records whether the records of a generation that a peer has sent count, with all
+// that they announce. Otherwise they are read.
+func (s *Scheduler) HandleArrived(now time.Time, from string, generation int64, isWhole bool) {
+	p := s.peers[from]
+	if p == nil {
+		return
+	}
+	if p.arrived == generation {
+		p.arrived = 0
+	}
+	if !isWhole {
+		s.expect(now, p, generation)
+		return
+	}
+	p.Generation = max(p.Generation, generation)
+	if p.Generation >= p.expected {
+		p.expected = 0
+	}
+}
+
 // HandleOwnWrite records that this cluster has written a generation.
 func (s *Scheduler) HandleOwnWrite(now time.Time, generation int64) {
 	s.expect(now, s.peers[s.self], generation)
@@ -175,7 +206,7 @@ func (s *Scheduler) HandleOwnWrite(now time.Time, generation int64) {
 // expect starts the ladder for a generation that is neither shown nor expected yet. A retry that is
 // due earlier stays: peers that keep announcing news do not postpone it.
 func (s *Scheduler) expect(now time.Time, p *peer, generation int64) {
-	if generation <= max(p.Generation, p.expected) {
+	if generation <= max(p.Generation, p.expected, p.arrived) {
 		return
 	}
 	if retry := now.Add(retryLadder[0]); !s.isExpecting() || retry.Before(s.retry) {

@@ -572,3 +572,51 @@ func BenchmarkScheduler(b *testing.B) {
 		})
 	}
 }
+
+// TestSchedulerArrivals: records that a peer has sent make its notification cause no read, unless
+// they do not count, whichever comes first.
+func TestSchedulerArrivals(t *testing.T) {
+	for name, tc := range map[string]struct {
+		act       func(v *simulation, generation int64)
+		wantReads bool
+	}{
+		"whole, then notified": {func(v *simulation, generation int64) {
+			v.s.HandleArrival("b", generation)
+			v.s.HandleArrived(v.now, "b", generation, true)
+			v.notify("b", generation)
+		}, false},
+		"notified while they are verified": {func(v *simulation, generation int64) {
+			v.s.HandleArrival("b", generation)
+			v.notify("b", generation)
+			v.s.HandleArrived(v.now, "b", generation, true)
+		}, false},
+		"they do not count": {func(v *simulation, generation int64) {
+			v.s.HandleArrival("b", generation)
+			v.notify("b", generation)
+			v.s.HandleArrived(v.now, "b", generation, false)
+		}, true},
+		"a later notification meanwhile": {func(v *simulation, generation int64) {
+			v.s.HandleArrival("b", generation)
+			v.notify("b", generation+1)
+			v.s.HandleArrived(v.now, "b", generation, true)
+		}, true},
+		"of a cluster that has left": {func(v *simulation, generation int64) {
+			v.writes["b"] = v.writes["b"][:1]
+			v.s.HandleArrival("c", generation)
+			v.s.HandleArrived(v.now, "c", generation, false)
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := newSimulation(t, "b")
+			v.delay = time.Second
+			list := v.writes["b"]
+			generation := list[len(list)-1].generation + 1
+			v.writes["b"] = append(list, write{generation, v.now})
+			tc.act(v, generation)
+			v.run(400 * time.Millisecond)
+			if got := len(v.reads) > 0; got != tc.wantReads {
+				t.Errorf("%d reads, want some: %v", len(v.reads), tc.wantReads)
+			}
+		})
+	}
+}

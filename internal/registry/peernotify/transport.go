@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -28,14 +29,21 @@ const (
 	// rebindAfter is the pause after which Run retries to listen on its address: the process that
 	// uses it may be about to stop.
 	rebindAfter = 5 * time.Second
+	// The records that a process sends: 4 MiB a second to all receivers, after a burst of 16 MiB.
+	// What is more is read from the registry. A change of two kilobytes for 1,000 clusters takes
+	// 2.4 MiB.
+	recordsPerSecond, recordsBurst = 4 << 20, 16 << 20
 	// rereadAfter is the pause after a failed read, so that a broken socket causes no busy loop.
 	rereadAfter = 100 * time.Millisecond
 )
 
-// Directions of a notification, and results beside those of Scheduler.HandleMessage.
+// Directions of a notification and of records, and results beside those of
+// Scheduler.HandleMessage.
 const (
-	Sent     = "sent"
-	Received = "received"
+	Sent            = "sent"
+	Received        = "received"
+	RecordsSent     = "records_sent"
+	RecordsReceived = "records_received"
 
 	ResultError     = "error"
 	ResultMalformed = "malformed"
@@ -87,6 +95,9 @@ type Handler interface {
 	// known as a member yet: not with this ID, or not with this key. It returns the result for
 	// metrics.
 	HandleUnknownPeer(Message) (result string)
+	// HandleRecords processes records that a member has sent. It must not block, and returns the
+	// result for metrics, "" if the handler counts it later.
+	HandleRecords(Records) (result string)
 	// State returns the message to send and its receivers. The Transport sets the sequence and the
 	// generation.
 	State() (Message, []Receiver)
@@ -104,6 +115,22 @@ type Transport struct {
 	unknown, all *rate.Limiter
 	// sendNow requests that the state is sent.
 	sendNow chan struct{}
+	// conn is the socket, nil while there is none.
+	conn atomic.Pointer[net.PacketConn]
+	// records limits the records that are sent, in bytes.
+	records *rate.Limiter
+	// assembler belongs to the goroutine that receives.
+	assembler *assembler
+
+	mu sync.Mutex
+	// origins are the addresses from which the members send, by their public keys.
+	origins map[string]origin
+}
+
+// origin is the address of the last notification of a member, which arrived at a time.
+type origin struct {
+	address netip.Addr
+	at      time.Time
 }
 
 // NewTransport returns a Transport; Run opens its socket.
@@ -111,6 +138,7 @@ func NewTransport(config Config, handler Handler, count func(direction, result s
 	return &Transport{
 		config: config, handler: handler, count: count, log: log, sendNow: make(chan struct{}, 1),
 		unknown: rate.NewLimiter(unknownPerSecond, unknownBurst), all: rate.NewLimiter(datagramsPerSecond, datagramsBurst),
+		records: rate.NewLimiter(recordsPerSecond, recordsBurst), assembler: newAssembler(), origins: map[string]origin{},
 	}
 }
 
@@ -149,6 +177,8 @@ func sleep(ctx context.Context, pause time.Duration) {
 
 // serve uses a socket until ctx ends, and closes it.
 func (t *Transport) serve(ctx context.Context, conn net.PacketConn) {
+	t.conn.Store(&conn)
+	defer t.conn.Store(nil)
 	var receiver sync.WaitGroup
 	receiver.Go(func() { t.receive(ctx, conn) })
 	t.send(ctx, conn)
@@ -191,11 +221,70 @@ func (t *Transport) sendTo(conn net.PacketConn, message Message, contact Contact
 	return ResultOK
 }
 
+// SendRecords sends records to those of the receivers whose notifications come from the address of
+// their contact. A contact is a claim of its cluster: without that, a member could make all others
+// send records to an address that does not want them. A receiver behind a NAT gets none.
+func (t *Transport) SendRecords(records Records, receivers []Receiver) {
+	conn := t.conn.Load()
+	if conn == nil {
+		return
+	}
+	for _, receiver := range receivers {
+		if t.isOrigin(time.Now(), receiver.Contact) {
+			t.count(RecordsSent, t.sendRecordsTo(*conn, records, receiver.Contact))
+		}
+	}
+}
+
+// sendRecordsTo sends records to one receiver.
+func (t *Transport) sendRecordsTo(conn net.PacketConn, records Records, receiver Contact) (result string) {
+	datagrams := t.config.Keys.EncodeRecords(records, receiver.Key)
+	if datagrams == nil {
+		return ResultOversize
+	}
+	size := 0
+	for _, datagram := range datagrams {
+		size += len(datagram)
+	}
+	if !t.records.AllowN(time.Now(), size) {
+		return ResultLimited
+	}
+	for _, datagram := range datagrams {
+		if _, err := conn.WriteTo(datagram, net.UDPAddrFromAddrPort(receiver.Address)); err != nil {
+			return ResultError // only counted: the receiver reads the registry
+		}
+	}
+	return ResultOK
+}
+
+// isOrigin reports whether the last notification of a member came from the address of its contact,
+// a short time ago.
+func (t *Transport) isOrigin(now time.Time, member Contact) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	from, ok := t.origins[member.Key]
+	return ok && from.address == member.Address.Addr() && now.Sub(from.at) < t.config.Silence()
+}
+
+// observeOrigin records the address that a member sends from.
+func (t *Transport) observeOrigin(now time.Time, key string, from net.Addr) {
+	udp, ok := from.(*net.UDPAddr)
+	if !ok {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.origins) >= maxShared {
+		clear(t.origins) // those of keys that members had before
+	}
+	t.origins[key] = origin{address: udp.AddrPort().Addr().Unmap(), at: now}
+}
+
 // receive reads datagrams until the socket is closed.
 func (t *Transport) receive(ctx context.Context, conn net.PacketConn) {
-	datagram := make([]byte, MaxSize+1)
+	datagram := make([]byte, maxRecordsDatagram+1)
 	for {
-		n, _, err := conn.ReadFrom(datagram)
+		n, from, err := conn.ReadFrom(datagram)
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
@@ -209,11 +298,44 @@ func (t *Transport) receive(ctx context.Context, conn net.PacketConn) {
 			sleep(ctx, floodPause)
 			continue
 		}
-		t.count(Received, t.handleDatagram(datagram[:n]))
+		if isRecords(datagram[:n]) {
+			if result := t.handleRecords(datagram[:n]); result != "" {
+				t.count(RecordsReceived, result)
+			}
+			continue
+		}
+		t.count(Received, t.handleDatagram(datagram[:n], from))
 	}
 }
 
-func (t *Transport) handleDatagram(datagram []byte) (result string) {
+// handleRecords handles a part of records, and returns its result, "" if there is none yet.
+func (t *Transport) handleRecords(datagram []byte) (result string) {
+	if len(datagram) > maxRecordsDatagram {
+		return ResultOversize
+	}
+	sealed, err := decodeRecords(datagram)
+	if err != nil {
+		return ResultMalformed
+	}
+	if sealed.key != t.handler.PeerKey(sealed.from) {
+		return ResultUnknownPeer
+	}
+	sealing := t.config.Keys.with(sealed.key).records
+	if sealing == nil {
+		return ResultForged
+	}
+	part, ok := sealed.open(sealing)
+	if !ok {
+		return ResultForged
+	}
+	data, isComplete := t.assembler.add(time.Now(), sealed.from, part)
+	if !isComplete {
+		return ""
+	}
+	return t.handler.HandleRecords(Records{ClusterSet: sealed.clusterSet, From: sealed.from, Generation: part.generation, Data: data})
+}
+
+func (t *Transport) handleDatagram(datagram []byte, from net.Addr) (result string) {
 	if len(datagram) > MaxSize {
 		return ResultOversize
 	}
@@ -224,10 +346,13 @@ func (t *Transport) handleDatagram(datagram []byte) (result string) {
 	if message.Key != t.handler.PeerKey(message.From) {
 		return t.handleUnknown(message, datagram)
 	}
-	if !message.isSigned(datagram, t.config.Keys.with(message.Key)) {
+	if !message.isSigned(datagram, t.config.Keys.with(message.Key).code) {
 		return ResultForged
 	}
-	return t.handler.HandleMessage(message)
+	if result = t.handler.HandleMessage(message); result == ResultOK {
+		t.observeOrigin(time.Now(), message.Key, from)
+	}
+	return result
 }
 
 // handleUnknown handles a message of a sender that is not known as a member with this key. A
@@ -236,7 +361,7 @@ func (t *Transport) handleUnknown(message Message, datagram []byte) (result stri
 	if !t.unknown.Allow() {
 		return ResultLimited
 	}
-	if shared := t.config.Keys.agree(message.Key); shared == nil || !message.isSigned(datagram, shared) {
+	if code := t.config.Keys.agree(message.Key).code; code == nil || !message.isSigned(datagram, code) {
 		return ResultForged
 	}
 	return t.handler.HandleUnknownPeer(message)

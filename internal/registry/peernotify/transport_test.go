@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 )
 
@@ -29,10 +30,11 @@ type testHandler struct {
 	counts    map[string]int
 	keys      map[string]string
 	unknown   []Message
+	records   chan Records
 }
 
 func newTestHandler(t *testing.T, from string) *testHandler {
-	return &testHandler{t: t, message: Message{ClusterSet: "set1", From: from, Generation: 1}, received: make(chan Message, 1_000), counts: map[string]int{}}
+	return &testHandler{t: t, message: Message{ClusterSet: "set1", From: from, Generation: 1}, received: make(chan Message, 1_000), counts: map[string]int{}, records: make(chan Records, 100)}
 }
 
 func (h *testHandler) Listening() {
@@ -52,6 +54,11 @@ func (h *testHandler) HandleUnknownPeer(m Message) string {
 
 func (h *testHandler) HandleMessage(m Message) string {
 	h.received <- m
+	return ResultOK
+}
+
+func (h *testHandler) HandleRecords(r Records) string {
+	h.records <- r
 	return ResultOK
 }
 
@@ -91,6 +98,25 @@ func (h *testHandler) waitForGeneration(generation int64) Message {
 			h.t.Fatalf("no message of generation %d", generation)
 		}
 	}
+}
+
+// waitForRecords waits until records arrive that another cluster sends to the contact of h.
+func (h *testHandler) waitForRecords(from *Transport, sender *testHandler, contact Contact) {
+	h.t.Helper()
+	records := recordsOf(3 * chunkSize)
+	records.From = sender.message.From
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+		from.SendRecords(records, []Receiver{{Contact: contact}}) // datagrams may get lost
+		select {
+		case got := <-h.records:
+			if diff := cmp.Diff(records, got); diff != "" {
+				h.t.Errorf("the records differ (-want +got):\n%s", diff)
+			}
+			return
+		case <-time.After(time.Second):
+		}
+	}
+	h.t.Errorf("no records arrived: %v were sent, %v were received", sender.counts, h.counts)
 }
 
 // runTransport runs a Transport until the test ends.
@@ -137,6 +163,8 @@ func TestTransport(t *testing.T) {
 			if a.listening != 1 || a.counted("sent ok") == 0 || a.counted("received ok") == 0 {
 				t.Errorf("Listening was called %d times, counts %v", a.listening, a.counts)
 			}
+			a.waitForRecords(transportB, b, configA.Contact())
+			b.waitForRecords(transportA, a, configB.Contact())
 			connC, configC := listen("c")
 			t.Cleanup(func() { _ = connC.Close() })
 			for key, datagram := range map[string][]byte{
@@ -208,7 +236,7 @@ func TestTransportLimits(t *testing.T) {
 		handle := func(n int, datagram []byte) map[string]int {
 			results := map[string]int{}
 			for range n {
-				results[transport.handleDatagram(datagram)]++
+				results[transport.handleDatagram(datagram, nil)]++
 			}
 			return results
 		}
@@ -230,7 +258,7 @@ func BenchmarkFlood(b *testing.B) {
 	h.keys = map[string]string{"cls1": known.Public()}
 	transport := NewTransport(Config{Keys: receiver}, h, h.count, logr.Discard())
 	for b.Loop() {
-		transport.handleDatagram(forged)
+		transport.handleDatagram(forged, nil)
 	}
 }
 
@@ -249,6 +277,82 @@ func TestTransportRetriesToListen(t *testing.T) {
 		transport.Notify() // does not block although nothing is sent
 		if pause := (<-attempts).Sub(first); pause != rebindAfter || h.listening != 0 {
 			t.Errorf("next attempt after %v, want %v; Listening was called %d times", pause, rebindAfter, h.listening)
+		}
+	})
+}
+
+// counted is a socket that counts the bytes that it sends.
+type counted struct {
+	net.PacketConn
+	bytes int
+}
+
+func (c *counted) WriteTo(p []byte, _ net.Addr) (int, error) {
+	c.bytes += len(p)
+	return len(p), nil
+}
+
+// TestSendRecords_OnlyToOrigin: records are sent to the address that a member's notifications come
+// from, and to no other one that its contact may name.
+func TestSendRecords_OnlyToOrigin(t *testing.T) {
+	own, member := keysOf("b"), keysOf("a")
+	contact := Contact{Address: netip.MustParseAddrPort("10.0.0.1:8479"), Key: member.Public()}
+	for name, tc := range map[string]struct {
+		from string // "" is no notification
+		age  time.Duration
+		want bool
+	}{
+		"no notification":      {"", 0, false},
+		"the same address":     {"10.0.0.1:8479", time.Second, true},
+		"another port":         {"10.0.0.1:50123", 0, true}, // a NAT may change it
+		"as IPv6 sockets show": {"[::ffff:10.0.0.1]:8479", 0, true},
+		"another address":      {"10.0.0.2:8479", 0, false},
+		"silent since":         {"10.0.0.1:8479", 8 * time.Second, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h, conn := newTestHandler(t, "b"), &counted{}
+				h.keys = map[string]string{"a": member.Public()}
+				transport := NewTransport(Config{Keys: own}, h, h.count, logr.Discard())
+				var socket net.PacketConn = conn
+				transport.conn.Store(&socket)
+				if tc.from != "" {
+					message := member.Encode(Message{ClusterSet: "set1", From: "a", Sequence: 1}, own.Public())
+					transport.handleDatagram(message, net.UDPAddrFromAddrPort(netip.MustParseAddrPort(tc.from)))
+				}
+				time.Sleep(tc.age)
+				transport.SendRecords(recordsOf(100), []Receiver{{Contact: contact}})
+				if got := conn.bytes > 0; got != tc.want {
+					t.Errorf("%d bytes were sent, want some: %v", conn.bytes, tc.want)
+				}
+			})
+		})
+	}
+}
+
+// TestSendRecords_Bounded sends many records at once: the bytes of a second are bounded, and
+// recover.
+func TestSendRecords_Bounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, conn := newTestHandler(t, "b"), &counted{}
+		own, member := keysOf("b"), keysOf("a")
+		transport := NewTransport(Config{Keys: own}, h, h.count, logr.Discard())
+		var socket net.PacketConn = conn
+		transport.conn.Store(&socket)
+		contact := Contact{Address: netip.MustParseAddrPort("10.0.0.1:8479"), Key: member.Public()}
+		from := net.UDPAddrFromAddrPort(contact.Address)
+		transport.observeOrigin(time.Now(), contact.Key, from)
+		for range 2 * recordsBurst / MaxRecords {
+			transport.SendRecords(recordsOf(MaxRecords), []Receiver{{Contact: contact}})
+		}
+		if conn.bytes > recordsBurst || h.counted("records_sent limited") == 0 {
+			t.Errorf("%d bytes were sent at once, want at most %d; counts %v", conn.bytes, recordsBurst, h.counts)
+		}
+		time.Sleep(time.Second)
+		before := conn.bytes
+		transport.SendRecords(recordsOf(MaxRecords), []Receiver{{Contact: contact}})
+		if conn.bytes == before {
+			t.Error("nothing is sent a second later")
 		}
 	})
 }

@@ -215,6 +215,21 @@ func (c *catalogs) member(now time.Time, cluster *catalog, instance api.Instance
 	}
 }
 
+// sent observes a record that another cluster has sent, and reports whether it counts.
+func (c *catalogs) sent(now time.Time, id string, r *format.Member, changed engine.Keys) bool {
+	cluster := c.clusters[id]
+	if cluster == nil {
+		return false
+	}
+	record := cluster.recordOf(r, belief.Sent)
+	if !c.belief.TakesSent(&record) {
+		return false
+	}
+	c.step(now, cluster, belief.RecordRead{Record: record}, changed)
+	c.finish(now, cluster)
+	return true
+}
+
 // recordOf returns a record that was read from a place as belief has it.
 func (c *catalog) recordOf(r *format.Member, place belief.Place) belief.Record {
 	out := belief.Record{

@@ -332,6 +332,45 @@ func (s *Reads) observePage(now time.Time, id string, read pageRead) engine.Keys
 	return changed
 }
 
+// ObserveSent records what a cluster has sent beside the registry: its member record, and parts of
+// pages that this announces. They count like those that were read, if the record is the next one of
+// a cluster that is followed (belief.State.TakesSent). It returns the changed keys, with those of
+// pending lookups. isWhole reports whether all counts that the record announces: otherwise the
+// registry has to be read.
+func (s *Reads) ObserveSent(now time.Time, id string, record api.Instance, parts []api.Instance) (changed engine.Keys, isWhole bool) {
+	changed = engine.Keys{}
+	pages := s.observeSentRecord(now, id, record, changed)
+	if pages == nil {
+		return nil, false
+	}
+	found := format.GroupByPage(parts)
+	pages = slices.DeleteFunc(pages, func(page int) bool { return len(found[page]) == 0 })
+	maps.Copy(changed, s.observePages(now, id, pages, found))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return changed, !s.catalogs.belief.IsBehind(id)
+}
+
+// observeSentRecord records a member record that a cluster has sent, and returns the pages that it
+// announces and that were not read, nil if the record does not count.
+func (s *Reads) observeSentRecord(now time.Time, id string, record api.Instance, changed engine.Keys) (pages []int) {
+	r, err := format.ParseMember(record, s.cfg.Identity.ClusterSetID)
+	if err != nil || r.ClusterID != id || id == s.cfg.Identity.ClusterID {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.catalogs.sent(now, id, &r, changed) {
+		return nil
+	}
+	for page := range s.asked {
+		s.addResolvedBy(id, page, changed)
+	}
+	s.logMembers()
+	_, units, _ := s.catalogs.belief.DueOf(id, now)
+	return append([]int{}, pagesOf(units)...)
+}
+
 // ObserveUnreadablePages records that pages could not be read.
 func (s *Reads) ObserveUnreadablePages(now time.Time, id string, pages []int, err error) {
 	s.mu.Lock()

@@ -32,6 +32,8 @@ type Writes struct {
 	// write of a page that no record announces, zero if there is none. pagesTaken is the time at
 	// which pages were taken to be written last.
 	pagesWritten, unannounced, pagesTaken time.Time
+	// unsent are the pages that were written since the last record that was sent to other clusters.
+	unsent map[int]PageWrite
 }
 
 // SetDesired sets the desired export of key, nil to withdraw it.
@@ -241,6 +243,23 @@ func (s *Writes) ObserveRecordWrite(began time.Time, err error) {
 	s.writtenAt = began
 }
 
+// TakeUnsent returns the parts of the pages that a record announces, and that were written since
+// the last one that announced others. The other clusters have the others.
+func (s *Writes) TakeUnsent(record format.Member) (parts []api.Instance) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for page, w := range s.unsent {
+		if w.digest != record.Pages[page] && w.generation > record.Generation {
+			continue // the next record announces it
+		}
+		delete(s.unsent, page)
+		if w.digest == record.Pages[page] {
+			parts = append(parts, w.Instances...)
+		}
+	}
+	return parts
+}
+
 // wasAway reports whether other clusters may have taken this one for stale before the write of its
 // record at began: after a start, and after half of StaleAfter without a write, by either clock,
 // because the monotonic one stops while a machine is suspended. A cluster with the same StaleAfter
@@ -388,6 +407,10 @@ func (s *Writes) ObserveWrite(w PageWrite, operations []string, err error) (chan
 	before := p.problem
 	if err == nil {
 		s.outbox.succeed(now, w, operations)
+		if s.unsent == nil {
+			s.unsent = map[int]PageWrite{}
+		}
+		s.unsent[w.page] = w
 		s.pagesWritten = now
 		if s.unannounced.IsZero() {
 			s.unannounced = now
