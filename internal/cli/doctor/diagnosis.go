@@ -634,36 +634,55 @@ func (f *ServiceFacts) dnsAnswerStep() check.Check {
 	return c
 }
 
+// connectionResults are the connections of a probe by their results: addresses, with the reasons of
+// those that failed.
+type connectionResults struct {
+	accepted, ipProblems, endpointProblems []string
+	// notAllowed are the endpoints that NetworkPolicies do not let the controller connect to.
+	notAllowed []string
+}
+
+func (f *ServiceFacts) connectionResults() (r connectionResults) {
+	for _, conn := range f.probe.Connections {
+		switch {
+		case conn.Problem == "":
+			r.accepted = append(r.accepted, conn.Address)
+		case !isToEndpoint(conn):
+			r.ipProblems = append(r.ipProblems, conn.Address+": "+conn.Problem)
+		case !f.egress.allows(conn.Address):
+			r.notAllowed = append(r.notAllowed, fmt.Sprintf("%s of %s", conn.Address, conn.Cluster))
+		default:
+			r.endpointProblems = append(r.endpointProblems, fmt.Sprintf("%s of %s: %s", conn.Address, conn.Cluster, conn.Problem))
+		}
+	}
+	return r
+}
+
 func (f *ServiceFacts) connectionStep() check.Check {
 	c := check.Check{Name: "connection", Result: check.OK}
 	if f.probe == nil {
 		c.Result, c.Detail = check.Unknown, f.probeProblem
 		return c
 	}
-	var accepted, ipProblems, endpointProblems []string
-	for _, conn := range f.probe.Connections {
-		switch {
-		case conn.Problem == "":
-			accepted = append(accepted, conn.Address)
-		case !isToEndpoint(conn):
-			ipProblems = append(ipProblems, conn.Address+": "+conn.Problem)
-		default:
-			endpointProblems = append(endpointProblems, fmt.Sprintf("%s of %s: %s", conn.Address, conn.Cluster, conn.Problem))
-		}
-	}
+	r := f.connectionResults()
 	switch {
-	case len(endpointProblems) > 0:
-		c.Result, c.Detail = check.Failed, strings.Join(endpointProblems, "; ")
+	case len(r.endpointProblems) > 0:
+		c.Result, c.Detail = check.Failed, strings.Join(r.endpointProblems, "; ")
 		c.Remedy = "pods of " + f.Context + " cannot reach the endpoints: check routes between the pod networks, security groups, NetworkPolicies, and that the application listens; " + networkPolicyRemedy
-	case len(ipProblems) > 0 && f.isLocalOnly():
-		c.Result, c.Detail = check.Unknown, strings.Join(ipProblems, "; ")+": with internalTrafficPolicy Local, only clients on nodes with an endpoint are connected"
-	case len(ipProblems) > 0:
-		c.Result, c.Detail = check.Failed, strings.Join(ipProblems, "; ")
+	case len(r.notAllowed) > 0:
+		// Where kube-proxy routes the clusterset IP, the policy applies to the endpoint behind it.
+		c.Result = check.Unknown
+		c.Detail = fmt.Sprintf("NetworkPolicies do not allow the controller to connect to %s, which says nothing about other pods (%s)", strings.Join(r.notAllowed, ", "), strings.Join(f.egress.names(), ", "))
+		c.Remedy = "to test it, connect from a client's pod, or allow the controller the ports of the endpoints (networkPolicy.probeTo of the chart): " + docs.URL("install.md#network-policy")
+	case len(r.ipProblems) > 0 && f.isLocalOnly():
+		c.Result, c.Detail = check.Unknown, strings.Join(r.ipProblems, "; ")+": with internalTrafficPolicy Local, only clients on nodes with an endpoint are connected"
+	case len(r.ipProblems) > 0:
+		c.Result, c.Detail = check.Failed, strings.Join(r.ipProblems, "; ")
 		c.Remedy = "the endpoints accept connections, the clusterset IP does not: check kube-proxy or its replacement in " + f.Context + "; " + networkPolicyRemedy
-	case len(accepted) == 0:
+	case len(r.accepted) == 0:
 		c.Result, c.Detail = check.Unknown, "the service has no TCP endpoint to test"
 	default:
-		c.Detail = "accepted by " + strings.Join(accepted, ", ")
+		c.Detail = "accepted by " + strings.Join(r.accepted, ", ")
 	}
 	return c
 }

@@ -169,6 +169,10 @@ func TestDiagnose(t *testing.T) {
 			i.probe.Connections[0].Problem, i.probe.Connections[1].Problem = "no answer", "no answer"
 		},
 			wantFailure: "cls2: connection", wantText: "networkPolicy.probeTo"},
+		{name: "the controller may not connect to the endpoints", mutate: func(_, i facts) {
+			i.probe.Connections[0].Problem, i.probe.Connections[1].Problem = "no answer", "no answer"
+			i.egress = egress{policyWith()}
+		}},
 		{name: "clusterset IP does not accept connections", mutate: func(_, i facts) { i.probe.Connections[0].Problem = "connection refused" }, wantFailure: "cls2: connection", wantText: "kube-proxy or its replacement in cls2; if the chart's networkPolicy.enabled is true"},
 		{name: "no TCP endpoint", mutate: func(_, i facts) { i.probe.Connections = nil }},
 		{name: "probe failed", mutate: func(_, i facts) { i.probe, i.probeProblem = nil, "timed out" }},

@@ -67,6 +67,8 @@ type ServiceFacts struct {
 	// probe is nil because of probeProblem, or if no probe was requested.
 	probe        *status.Probe
 	probeProblem string
+	// egress limits the connections of the probe.
+	egress egress
 }
 
 // gatherService gathers the facts of one cluster, optionally with a probe.
@@ -114,6 +116,7 @@ func (f *ServiceFacts) gatherProbe(ctx context.Context, s *session.Session, k *s
 		f.probeProblem = err.Error()
 	} else {
 		f.probe = &result
+		f.egress = readEgress(ctx, k, s.ControllerNamespace)
 	}
 }
 
