@@ -164,7 +164,7 @@ func (m costModels) priceFormula() string {
 	ofMapped := mapped.RequestsPerMinute(servicesfile.MaxServices, 1)["DiscoverInstances"]
 	var lines []string
 	for _, term := range [][2]string{
-		{fmt.Sprintf("D = %s × clusters + 2 × clusters × changes a month", grouped(m.discovers*cost.MonthMinutes)), "discovery requests, with peer notifications"},
+		{fmt.Sprintf("D = %s × clusters + 2 × changes a month", grouped(m.discovers*cost.MonthMinutes)), "discovery requests, with peer notifications"},
 		{fmt.Sprintf("    + %s × clusters that map services", grouped(ofMapped*cost.MonthMinutes)), "at most, if ListServices has the numbers of their instances"},
 		{"R = records, pages and instance view of all clusters", "registered instances"},
 	} {
