@@ -78,6 +78,9 @@ func TestQuickStart(t *testing.T) {
 	policiesOfBase(t, cls1, cls2, ns)
 	stop()
 	runBlocks(t, page, blocks[check:])
+	for _, c := range []cluster{cls1, cls2} { // uninstall does not wait for its end
+		command(t, c, "kubectl --context CLS delete namespace "+system+" --ignore-not-found --timeout=60s")
+	}
 }
 
 func TestScaleToZeroKeepsTheImportAndItsIP(t *testing.T) {
