@@ -85,12 +85,16 @@ func (r *leaver) removeRecords(ctx context.Context) (controlPlace, error) {
 	return place, nil
 }
 
-// removeControl removes what the control namespace has of this cluster. If a write of this process
-// that was slow has replaced the farewell, it is written again.
+// removeControl removes what the control namespace has of this cluster. It undoes a slow write of
+// this process that AWS Cloud Map has carried out since: of a page, or of a record in place of the
+// farewell. The error makes it try again.
 func (r *leaver) removeControl(ctx context.Context, place controlPlace) error {
 	err := r.control.leave(ctx, place, farewellPolls*r.cfg.PollInterval)
-	if errors.Is(err, errNotShown) {
+	switch {
+	case errors.Is(err, errNotShown):
 		return errors.Join(r.sayFarewell(ctx, place), err)
+	case api.IsInUse(err):
+		return errors.Join(r.removePages(ctx, place), err)
 	}
 	return err
 }

@@ -288,19 +288,29 @@ func viewInstances(w *simulation, key mcs.Key) []api.Instance {
 	return listed
 }
 
-// TestLeave_AfterRecordThatIsWrittenLate lets a cluster leave while AWS Cloud Map still carries out
-// a write of its record, which a client cannot take back. The late write comes with the next
-// request of the operation.
-func TestLeave_AfterRecordThatIsWrittenLate(t *testing.T) {
-	for _, next := range []string{"RegisterInstance", "DeregisterInstance", "DeleteService"} {
-		t.Run(next, func(t *testing.T) {
+// TestLeave_AfterLateWrite lets a cluster leave while AWS Cloud Map still carries out one of its
+// writes, which a client cannot take back. The late write comes with the next request of another
+// operation.
+func TestLeave_AfterLateWrite(t *testing.T) {
+	for _, tc := range []struct{ what, id, next string }{
+		{"record", "cls1", "RegisterInstance"},
+		{"record", "cls1", "DeregisterInstance"},
+		{"record", "cls1", "DeleteService"},
+		{"page", "page-", "RegisterInstance"},
+		{"page", "page-", "DeregisterInstance"},
+		{"page", "page-", "DeleteService"},
+		{"endpoint", "tcp-", "RegisterInstance"},
+		{"endpoint", "tcp-", "DeregisterInstance"},
+		{"endpoint", "tcp-", "DeleteService"},
+	} {
+		next := tc.next
+		t.Run(tc.what+" with "+next, func(t *testing.T) {
 			t.Parallel()
 			c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
-			cfg := fast(cls1)
-			reg := c.registry(t, cfg)
-			stop := start(t, reg)
+			reg, stop := viewing(t, c, cls1)
 			publish(t, reg, webExport("cls1", 0, 1))
 			within(t, 10*time.Second, "it is exported", isExported(t, reg, webKey(0)))
+			within(t, 10*time.Second, "the instance view has it", func() bool { return reg.view.Pending() == 0 && len(c.instances(t, "demo", "web-0")) == 1 })
 
 			var late atomic.Pointer[http.Request]
 			var isHeld, isDone atomic.Bool
@@ -314,7 +324,7 @@ func TestLeave_AfterRecordThatIsWrittenLate(t *testing.T) {
 					t.Error(err)
 				}
 				r.Body = io.NopCloser(bytes.NewReader(body))
-				if !strings.HasSuffix(operation, ".RegisterInstance") || !bytes.Contains(body, []byte(`"InstanceId":"cls1"`)) || !isHeld.CompareAndSwap(false, true) {
+				if !strings.HasSuffix(operation, ".RegisterInstance") || !bytes.Contains(body, []byte(`"InstanceId":"`+tc.id)) || !isHeld.CompareAndSwap(false, true) {
 					return false
 				}
 				held := r.Clone(context.WithoutCancel(r.Context()))
@@ -324,7 +334,8 @@ func TestLeave_AfterRecordThatIsWrittenLate(t *testing.T) {
 				return true
 			}
 			c.fault.Store(&hold)
-			within(t, 10*time.Second, "a write of the record", isHeld.Load)
+			publish(t, reg, webExport("cls1", 0, 2))
+			within(t, 10*time.Second, "a write of a "+tc.what, isHeld.Load)
 			stop(registry.ErrLeave)
 			if !isDone.Load() {
 				t.Error("the late write did not come")
