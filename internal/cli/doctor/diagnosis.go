@@ -649,13 +649,18 @@ func (f *ServiceFacts) connectionResults() (r connectionResults) {
 			r.accepted = append(r.accepted, conn.Address)
 		case !isToEndpoint(conn):
 			r.ipProblems = append(r.ipProblems, conn.Address+": "+conn.Problem)
-		case !f.egress.allows(conn.Address):
+		case !f.egress.allows(conn.Address, f.isOwn(conn.Cluster)):
 			r.notAllowed = append(r.notAllowed, fmt.Sprintf("%s of %s", conn.Address, conn.Cluster))
 		default:
 			r.endpointProblems = append(r.endpointProblems, fmt.Sprintf("%s of %s: %s", conn.Address, conn.Cluster, conn.Problem))
 		}
 	}
 	return r
+}
+
+// isOwn reports whether an ID is that of the cluster.
+func (f *ServiceFacts) isOwn(clusterID string) bool {
+	return f.controller != nil && f.controller.Identity != nil && f.controller.Identity.ClusterID == clusterID
 }
 
 func (f *ServiceFacts) connectionStep() check.Check {

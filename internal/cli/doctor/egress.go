@@ -50,16 +50,17 @@ func (e egress) names() (names []string) {
 	return names
 }
 
-// allows reports whether the controller may connect to a TCP address of another cluster. Rules of
-// all policies add up. Those for pods and namespaces do not match pods of other clusters.
-func (e egress) allows(address string) bool {
+// allows reports whether the controller may connect to a TCP address. Rules of all policies add up.
+// Those that select pods or namespaces match no address of another cluster, and may match one of
+// this cluster (isLocal).
+func (e egress) allows(address string, isLocal bool) bool {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil || len(e) == 0 {
 		return true
 	}
 	for i := range e {
 		for _, rule := range e[i].Spec.Egress {
-			if allowsPort(rule.Ports, to.Port()) && allowsPeer(rule.To, to.Addr()) {
+			if allowsPort(rule.Ports, to.Port()) && allowsPeer(rule.To, to.Addr(), isLocal) {
 				return true
 			}
 		}
@@ -86,13 +87,16 @@ func allowsPort(ports []networkingv1.NetworkPolicyPort, port uint16) bool {
 	})
 }
 
-// allowsPeer reports whether the destinations of a rule have an address.
-func allowsPeer(peers []networkingv1.NetworkPolicyPeer, to netip.Addr) bool {
+// allowsPeer reports whether the destinations of a rule have an address, or may have it.
+func allowsPeer(peers []networkingv1.NetworkPolicyPeer, to netip.Addr, isLocal bool) bool {
 	contains := func(cidr string) bool {
 		prefix, err := netip.ParsePrefix(cidr)
 		return err == nil && prefix.Contains(to)
 	}
 	return len(peers) == 0 || slices.ContainsFunc(peers, func(p networkingv1.NetworkPolicyPeer) bool {
-		return p.IPBlock != nil && contains(p.IPBlock.CIDR) && !slices.ContainsFunc(p.IPBlock.Except, contains)
+		if p.IPBlock == nil {
+			return isLocal
+		}
+		return contains(p.IPBlock.CIDR) && !slices.ContainsFunc(p.IPBlock.Except, contains)
 	})
 }

@@ -54,8 +54,12 @@ func TestEgressAllows(t *testing.T) {
 			rule{Ports: port(corev1.ProtocolTCP, intstr.FromInt32(8080), nil), To: block("10.2.0.0/16")},
 			rule{Ports: port(corev1.ProtocolTCP, intstr.FromInt32(443), nil), To: block("10.1.0.0/16")})}, false},
 	} {
-		if got := tc.policies.allows("10.1.0.1:8080"); got != tc.want {
+		if got := tc.policies.allows("10.1.0.1:8080", false); got != tc.want {
 			t.Errorf("%s: allowed %v, want %v", name, got, tc.want)
+		}
+		// Only a rule that selects pods differs for an endpoint of the same cluster.
+		if got, want := tc.policies.allows("10.1.0.1:8080", true), tc.want || name == "pods of the same cluster"; got != want {
+			t.Errorf("%s, in the same cluster: allowed %v, want %v", name, got, want)
 		}
 	}
 }
