@@ -91,6 +91,19 @@ func notifying(s *socket, address string) func(*cloudmap.Config) {
 	}
 }
 
+// startNotifying is start with peer notifications. The attacker sends to udp, the socket of the
+// importer.
+func (c *cloud) startNotifying() (udp *socket, exporter, reader *member, web mcs.Export) {
+	c.t.Helper()
+	udp, web = newSocket(), webExport(victim, 2)
+	reader = c.join(importer, notifying(udp, "10.2.0.1:8479"))
+	exporter = c.join(victim, notifying(newSocket(), "10.1.0.1:8479"))
+	exporter.publish(web)
+	until(c.t, time.Minute, "the export is imported", reader.sees(web))
+	time.Sleep(30 * time.Second)
+	return udp, exporter, reader, web
+}
+
 func TestAttack_ReflectedNotifications(t *testing.T) {
 	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
 		udp := newSocket()
@@ -124,12 +137,7 @@ func TestAttack_ReflectedNotifications(t *testing.T) {
 
 func TestAttack_ForgedNotifications(t *testing.T) {
 	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
-		udp := newSocket()
-		reader := c.join(importer, notifying(udp, "10.2.0.1:8479"))
-		exporter, web := c.join(victim, notifying(newSocket(), "10.1.0.1:8479")), webExport(victim, 2)
-		exporter.publish(web)
-		until(t, time.Minute, "the export is imported", reader.sees(web))
-		time.Sleep(30 * time.Second)
+		udp, exporter, reader, _ := c.startNotifying()
 		target, sender := c.recordOf(importer).Contact.Key, c.signer(victim)
 		outside, err := peernotify.NewKeys(make([]byte, peernotify.SecretSize))
 		if err != nil {
@@ -185,12 +193,7 @@ func TestAttack_ForgedNotifications(t *testing.T) {
 
 func TestAttack_ReplayedNotifications(t *testing.T) {
 	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
-		udp := newSocket()
-		reader := c.join(importer, notifying(udp, "10.2.0.1:8479"))
-		exporter, web := c.join(victim, notifying(newSocket(), "10.1.0.1:8479")), webExport(victim, 2)
-		exporter.publish(web)
-		until(t, time.Minute, "the export is imported", reader.sees(web))
-		time.Sleep(30 * time.Second)
+		udp, _, _, _ := c.startNotifying()
 		rightful, err := peernotify.NewKeys(c.signer(victim).Secret("peer notifications"))
 		if err != nil {
 			t.Fatal(err)

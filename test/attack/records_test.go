@@ -64,11 +64,7 @@ func (s *socket) deliver(datagrams [][]byte) {
 // every combination of sender, seal and signature that it has.
 func TestAttack_ForgedRecordsSent(t *testing.T) {
 	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
-		udp := newSocket()
-		reader := c.join(importer, notifying(udp, "10.2.0.1:8479"))
-		exporter, web := c.join(victim, notifying(newSocket(), "10.1.0.1:8479")), webExport(victim, 2)
-		exporter.publish(web)
-		until(t, time.Minute, "the export is imported", reader.sees(web))
+		udp, _, reader, web := c.startNotifying()
 		c.join(intruder, notifying(newSocket(), "10.3.0.1:8479"))
 		time.Sleep(30 * time.Second)
 		target, forged := c.recordOf(importer).Contact.Key, webExport(victim, 3)
@@ -107,15 +103,10 @@ func replaceKey(datagrams [][]byte, old, key string) (replaced [][]byte) {
 // after the next changes: the imports stay as they are.
 func TestAttack_ReplayedRecordsSent(t *testing.T) {
 	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
-		udp := newSocket()
-		reader := c.join(importer, notifying(udp, "10.2.0.1:8479"))
-		exporter := c.join(victim, notifying(newSocket(), "10.1.0.1:8479"))
-		exporter.publish(webExport(victim, 1))
-		until(t, time.Minute, "the export is imported", reader.sees(webExport(victim, 1)))
-		time.Sleep(30 * time.Second)
+		udp, exporter, reader, _ := c.startNotifying()
 		target := c.recordOf(importer).Contact.Key
 		var recorded [][][]byte
-		for endpoints := 2; endpoints < 5; endpoints++ {
+		for endpoints := 3; endpoints < 6; endpoints++ {
 			exp := webExport(victim, endpoints)
 			records := c.recordsFor(victim, c.signer(victim), exp)
 			recorded = append(recorded, c.keysOf(victim).EncodeRecords(records, target))
@@ -124,7 +115,7 @@ func TestAttack_ReplayedRecordsSent(t *testing.T) {
 				t.Fatal("records that arrive for the first time do not count")
 			}
 		}
-		last := webExport(victim, 5)
+		last := webExport(victim, 6)
 		exporter.publish(last)
 		until(t, time.Minute, "the last change is imported", reader.sees(last))
 		for range 20 {
@@ -143,12 +134,8 @@ func TestAttack_ReplayedRecordsSent(t *testing.T) {
 // changes meanwhile.
 func TestAttack_FloodOfRecords(t *testing.T) {
 	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
-		udp := newSocket()
-		reader := c.join(importer, notifying(udp, "10.2.0.1:8479"))
-		exporter := c.join(victim, notifying(newSocket(), "10.1.0.1:8479"))
+		udp, exporter, reader, _ := c.startNotifying()
 		c.join(intruder, notifying(newSocket(), "10.3.0.1:8479"))
-		exporter.publish(webExport(victim, 1))
-		until(t, time.Minute, "the export is imported", reader.sees(webExport(victim, 1)))
 		time.Sleep(30 * time.Second)
 		target := c.recordOf(importer).Contact.Key
 		keys, signer := c.keysOf(intruder), c.signer(intruder)
@@ -169,7 +156,7 @@ func TestAttack_FloodOfRecords(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 			if i%60 == 0 {
 				changes++
-				change := webExport(victim, 1+changes)
+				change := webExport(victim, 2+changes)
 				exporter.publish(change)
 				until(t, 5*time.Second, fmt.Sprint("change ", changes, " of the victim is imported"), reader.sees(change))
 			}
