@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"golang.org/x/time/rate"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
@@ -32,8 +31,8 @@ type peers struct {
 	notify func(engine.Keys)
 	// sent are the records of other clusters that wait to be verified.
 	sent chan peernotify.Records
-	// limits bound the records of each cluster. They belong to the goroutine that receives.
-	limits map[string]*rate.Limiter
+	// pace limits the records of each cluster. It belongs to the goroutine that receives.
+	pace *engine.Pace[string]
 
 	// keys are the public keys of the other live members that send notifications, as the last read
 	// showed them.
@@ -70,7 +69,7 @@ const (
 const silenceThreshold = time.Minute
 
 func newPeers(cfg Config, name string, s *state.State, notify func(engine.Keys)) *peers {
-	p := &peers{cfg: cfg, log: cfg.Logger, name: name, state: s, notify: notify, sent: make(chan peernotify.Records, maxSent), limits: map[string]*rate.Limiter{}}
+	p := &peers{cfg: cfg, log: cfg.Logger, name: name, state: s, notify: notify, sent: make(chan peernotify.Records, maxSent), pace: engine.NewPace[string](sentPerSecond, sentBurst)}
 	intervals := peernotify.Intervals{Poll: cfg.PollInterval, PollWithNotifications: cfg.PollIntervalWithNotifications}
 	if cfg.PeerNotifications != nil {
 		intervals.Silence = cfg.PeerNotifications.Silence()
@@ -84,9 +83,9 @@ func newPeers(cfg Config, name string, s *state.State, notify func(engine.Keys))
 // run sends and receives peer notifications and records until ctx ends.
 func (p *peers) run(ctx context.Context) {
 	defer p.state.SetContact(peernotify.Contact{})
-	var verifying sync.WaitGroup
-	defer verifying.Wait()
-	verifying.Go(func() { p.verify(ctx) })
+	var applying sync.WaitGroup
+	defer applying.Wait()
+	applying.Go(func() { p.applySent(ctx) })
 	p.transport.Run(ctx)
 }
 
@@ -94,12 +93,9 @@ const (
 	// sentPerSecond is the number of records of one cluster that are verified in a second, after a
 	// burst of sentBurst. A cluster gathers changes of a series for 50 ms or more. What is more is
 	// read from the registry.
-	sentPerSecond = rate.Limit(10)
-	sentBurst     = 60
+	sentPerSecond, sentBurst = 10, 60
 	// maxSent is the number of records that wait to be verified.
 	maxSent = 128
-	// maxLimits bounds the memory of limits: those of clusters that have left go.
-	maxLimits = 4096
 	// maxSentParts is the number of parts of pages that are sent with a record. More do not fit
 	// (peernotify.MaxRecords).
 	maxSentParts = 16
@@ -114,37 +110,31 @@ func (p *peers) HandleRecords(records peernotify.Records) (result string) {
 	if records.ClusterSet != p.cfg.Identity.ClusterSetID || records.From == p.cfg.Identity.ClusterID {
 		return peernotify.ResultForeign
 	}
-	limit := p.limits[records.From]
-	if limit == nil {
-		if len(p.limits) >= maxLimits {
-			clear(p.limits)
-		}
-		limit = rate.NewLimiter(sentPerSecond, sentBurst)
-		p.limits[records.From] = limit
-	}
-	if !limit.Allow() {
+	now := time.Now()
+	if p.pace.DueAt(records.From).After(now) {
 		return peernotify.ResultLimited
 	}
+	p.pace.Charge(now, records.From, 1)
+	p.mu.Lock() // apply calls HandleArrived after HandleArrival
+	defer p.mu.Unlock()
 	select {
 	case p.sent <- records:
+		p.schedule.HandleArrival(records.From, records.Generation)
+		return ""
 	default:
 		return peernotify.ResultLimited
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.schedule.HandleArrival(records.From, records.Generation)
-	return ""
 }
 
-// verify verifies the records that arrive, and uses them, until ctx ends.
-func (p *peers) verify(ctx context.Context) {
+// applySent applies the records that arrive until ctx ends.
+func (p *peers) applySent(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case records := <-p.sent:
 			result := peernotify.ResultOK
-			if !p.use(records) {
+			if !p.apply(records) {
 				result = resultRead
 			}
 			p.cfg.Metrics.CountPeerNotification(p.name, peernotify.RecordsReceived, result)
@@ -152,12 +142,12 @@ func (p *peers) verify(ctx context.Context) {
 	}
 }
 
-// use uses records that a cluster has sent, and reports whether all of them count.
-func (p *peers) use(records peernotify.Records) (isWhole bool) {
+// apply applies records that a cluster has sent, and reports whether all of them count.
+func (p *peers) apply(records peernotify.Records) (isWhole bool) {
 	record, parts, err := format.UnpackRecords(records.Data)
 	if err == nil {
 		var changed engine.Keys
-		changed, isWhole = p.state.Reads.ObserveSent(time.Now(), records.From, record, parts)
+		changed, isWhole = p.state.Reads.ObserveSent(time.Now(), records.From, records.Generation, record, parts)
 		p.notify(changed)
 	}
 	p.mu.Lock()

@@ -3,8 +3,8 @@
 // have written, so that none of them has to wait until the registry shows them. Pod networks are
 // routable between the clusters, so controllers send each other small UDP datagrams.
 //
-//	cls1 writes records ──▶ the records, sealed for cls2       ──▶ cls2 verifies their signatures, and uses them
-//	                    ──▶ "cls1 is at generation 4711"       ──▶ cls2 reads the registry now, if it does not have that
+//	cls1 writes ──▶ the records, sealed for cls2 ──▶ cls2 verifies and uses them
+//	            ──▶ "cls1 is at generation 4711" ──▶ cls2 reads the registry, if it lacks that
 //
 // Nothing depends on the arrival of a datagram. A notification carries no data. It is repeated
 // every SendInterval, which makes up for lost datagrams and reveals peers that went silent: while

@@ -49,10 +49,10 @@ type chunk struct {
 }
 
 // datagrams returns the datagrams of records for a receiver with which their sender shares a
-// sealing key, none if they are too large. Each is a line of words that end with a space, and a
-// sealed chunk:
+// sealing key, none if they are too large. Each has words that end with a space, and a chunk that
+// is sealed with AES-256-GCM, which authenticates the words too:
 //
-//	mcs-records/1 <clusterset> <from> <key> <nonce><AES-256-GCM of the chunk; the words are authenticated with it>
+//	mcs-records/1 <clusterset> <from> <key> <nonce><ciphertext><tag>
 func (r Records) datagrams(key string, sealing cipher.AEAD) (datagrams [][]byte) {
 	if len(r.Data) == 0 || len(r.Data) > MaxRecords {
 		return nil

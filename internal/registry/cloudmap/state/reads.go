@@ -333,13 +333,13 @@ func (s *Reads) observePage(now time.Time, id string, read pageRead) engine.Keys
 }
 
 // ObserveSent records what a cluster has sent beside the registry: its member record, and parts of
-// pages that this announces. They count like those that were read, if the record is the next one of
-// a cluster that is followed (belief.State.TakesSent). It returns the changed keys, with those of
-// pending lookups. isWhole reports whether all counts that the record announces: otherwise the
-// registry has to be read.
-func (s *Reads) ObserveSent(now time.Time, id string, record api.Instance, parts []api.Instance) (changed engine.Keys, isWhole bool) {
+// pages that this announces. They count like those that were read, if the record has the
+// generation and is the next one of a cluster that is followed (belief.State.TakesSent). It returns
+// the changed keys, with those of pending lookups. isWhole reports whether all counts that the
+// record announces: otherwise the registry has to be read.
+func (s *Reads) ObserveSent(now time.Time, id string, generation int64, record api.Instance, parts []api.Instance) (changed engine.Keys, isWhole bool) {
 	changed = engine.Keys{}
-	pages := s.observeSentRecord(now, id, record, changed)
+	pages := s.observeSentRecord(now, id, generation, record, changed)
 	if pages == nil {
 		return nil, false
 	}
@@ -353,9 +353,9 @@ func (s *Reads) ObserveSent(now time.Time, id string, record api.Instance, parts
 
 // observeSentRecord records a member record that a cluster has sent, and returns the pages that it
 // announces and that were not read, nil if the record does not count.
-func (s *Reads) observeSentRecord(now time.Time, id string, record api.Instance, changed engine.Keys) (pages []int) {
+func (s *Reads) observeSentRecord(now time.Time, id string, generation int64, record api.Instance, changed engine.Keys) (pages []int) {
 	r, err := format.ParseMember(record, s.cfg.Identity.ClusterSetID)
-	if err != nil || r.ClusterID != id || id == s.cfg.Identity.ClusterID {
+	if err != nil || r.ClusterID != id || r.Generation != generation || id == s.cfg.Identity.ClusterID {
 		return nil
 	}
 	s.mu.Lock()

@@ -66,7 +66,7 @@ func TestSent(t *testing.T) {
 	s, from := follows(t)
 	before, parts := from.record, from.parts
 	from.write(3)
-	changed, isWhole := s.Reads.ObserveSent(time.Now(), "cls3", from.instance(), from.parts)
+	changed, isWhole := s.Reads.ObserveSent(time.Now(), "cls3", from.record.Generation, from.instance(), from.parts)
 	if _, isNotified := changed[theKey]; !isWhole || !isNotified {
 		t.Fatalf("whole: %v, changed %v", isWhole, changed)
 	}
@@ -83,7 +83,7 @@ func TestSent(t *testing.T) {
 	stays("after a late read of the page")
 	show(s, from.record)
 	stays("when the registry shows it")
-	if _, isWhole := s.Reads.ObserveSent(time.Now(), "cls3", from.instance(), from.parts); isWhole {
+	if _, isWhole := s.Reads.ObserveSent(time.Now(), "cls3", from.record.Generation, from.instance(), from.parts); isWhole {
 		t.Error("a copy counts")
 	}
 	stays("after a copy")
@@ -112,15 +112,20 @@ func TestSent_Refused(t *testing.T) {
 			from.record.Farewell, from.record.Pages = true, format.Digests{}
 			return "cls3", from.instance()
 		},
-		"of another cluster": func(_ *State, from *sender) (string, api.Instance) { return "cls4", from.instance() },
-		"of this cluster":    func(_ *State, from *sender) (string, api.Instance) { return "cls1", from.instance() },
-		"no record":          func(*State, *sender) (string, api.Instance) { return "cls3", api.Instance{ID: "cls3"} },
+		"as another generation": func(_ *State, from *sender) (string, api.Instance) { return "cls3", from.instance() },
+		"of another cluster":    func(_ *State, from *sender) (string, api.Instance) { return "cls4", from.instance() },
+		"of this cluster":       func(_ *State, from *sender) (string, api.Instance) { return "cls1", from.instance() },
+		"no record":             func(*State, *sender) (string, api.Instance) { return "cls3", api.Instance{ID: "cls3"} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, from := follows(t)
 			from.write(3)
 			id, record := edit(s, from)
-			changed, isWhole := s.Reads.ObserveSent(time.Now(), id, record, from.parts)
+			generation := from.record.Generation
+			if name == "as another generation" {
+				generation++
+			}
+			changed, isWhole := s.Reads.ObserveSent(time.Now(), id, generation, record, from.parts)
 			if n, isReadDue := endpointsOf(t, s); n != 1 || isWhole || len(changed) > 0 || isReadDue || !s.catalogs.live("cls3") {
 				t.Errorf("%d endpoints, whole: %v, changed %v, read again: %v", n, isWhole, changed, isReadDue)
 			}
@@ -132,7 +137,7 @@ func TestSent_Refused(t *testing.T) {
 		show(s, from.record)
 		s.Reads.ObservePage(time.Now(), "cls3", thePage, from.parts)
 		from.write(3)
-		if _, isWhole := s.Reads.ObserveSent(time.Now(), "cls3", from.instance(), from.parts); isWhole {
+		if _, isWhole := s.Reads.ObserveSent(time.Now(), "cls3", from.record.Generation, from.instance(), from.parts); isWhole {
 			t.Error("it counts")
 		}
 	})
@@ -153,7 +158,7 @@ func TestSent_NotWhole(t *testing.T) {
 			s, from := follows(t)
 			before := from.parts
 			from.write(3)
-			_, isWhole := s.Reads.ObserveSent(time.Now(), "cls3", from.instance(), parts(from, before))
+			_, isWhole := s.Reads.ObserveSent(time.Now(), "cls3", from.record.Generation, from.instance(), parts(from, before))
 			if n, _ := endpointsOf(t, s); n != 1 || isWhole || !s.catalogs.belief.IsBehind("cls3") {
 				t.Errorf("%d endpoints, want the one of before; whole: %v; behind: %v", n, isWhole, s.catalogs.belief.IsBehind("cls3"))
 			}

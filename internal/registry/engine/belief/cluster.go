@@ -163,16 +163,11 @@ func (s *State) accept(st *step, c *cluster, r *Record, isShown bool) {
 // isLate reports whether the store shows a record that the cluster has written before the one that
 // it has sent, and not before the one that the store has shown.
 func (c *cluster) isLate(r *Record) bool {
-	last := c.lastSigned()
-	return last != nil && last.Place == Sent && last.Key == r.Key && c.shownAt != (trust.Time{}) && !c.shownAt.After(r.At)
-}
-
-// lastSigned returns the record that counts, nil without one.
-func (c *cluster) lastSigned() *Record {
-	if c.signed == nil {
-		return nil
+	if c.signed == nil || c.shownAt == (trust.Time{}) {
+		return false
 	}
-	return &c.signed.record
+	last := &c.signed.record
+	return last.Place == Sent && last.Key == r.Key && !c.shownAt.After(r.At)
 }
 
 // TakesSent reports whether a record that a cluster has sent would count: it is later than the one
