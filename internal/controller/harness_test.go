@@ -176,7 +176,11 @@ func twoClusters(t *testing.T) (a, b *cluster) {
 // MCS and About APIs.
 func startKubernetes(version string, crds ...*apiextensionsv1.CustomResourceDefinition) (*cluster, error) {
 	k := &cluster{writes: writeCounter{accepted: map[string]map[string]int{}, refused: map[string]map[string]int{}}}
-	started, err := controllertest.StartKubernetes(version, k.writes.wrap, crds...)
+	env := &envtest.Environment{}
+	// Of the 254 IPs of the default range, parallel tests take one that another test has freed and
+	// wants back.
+	env.ControlPlane.GetAPIServer().Configure().Set("service-cluster-ip-range", "10.0.0.0/16")
+	started, err := controllertest.StartKubernetesIn(env, version, k.writes.wrap, crds...)
 	if err != nil {
 		return nil, err
 	}

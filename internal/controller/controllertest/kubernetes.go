@@ -47,11 +47,7 @@ type Kubernetes struct {
 // StartKubernetes starts an API server with crds and the controller's RBAC. version is that of the
 // MCS and About APIs; wrap, if set, gets the controller's requests.
 func StartKubernetes(version string, wrap transport.WrapperFunc, crds ...*apiextensionsv1.CustomResourceDefinition) (*Kubernetes, error) {
-	env := &envtest.Environment{}
-	// Of the 254 IPs of the default range, parallel tests take one that another test has freed and
-	// wants back.
-	env.ControlPlane.GetAPIServer().Configure().Set("service-cluster-ip-range", "10.0.0.0/16")
-	return StartKubernetesIn(env, version, wrap, crds...)
+	return StartKubernetesIn(&envtest.Environment{}, version, wrap, crds...)
 }
 
 // StartKubernetesIn is StartKubernetes with arguments of the API server in env.
