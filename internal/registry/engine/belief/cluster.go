@@ -345,12 +345,30 @@ func (s *State) outdated(st *step, c *cluster) {
 			s.save(st, c, saving{record: &c.signed.record, ends: true})
 			return
 		}
-		c.state = Current
-		c.signed.addAll(st.changed)
-		st.decided(c)
-		s.confirm(st, c)
+		s.settle(st, c)
 	case NotRead, Saving, Current, Left:
 	}
+}
+
+// answered lets the first record count like a second one if the cluster has written no later one:
+// then a previous process has read none either. A cluster that has left does not answer.
+func (s *State) answered(st *step, c *cluster, e *Answered) {
+	switch c.state {
+	case First:
+		first := &c.signed.record
+		if !first.Farewell && first.Key == e.Key && !e.At.After(first.At) {
+			s.settle(st, c)
+		}
+	case NotRead, Saving, Current, Left:
+	}
+}
+
+// settle lets the first record count like a second one.
+func (s *State) settle(st *step, c *cluster) {
+	c.state = Current
+	c.signed.addAll(st.changed)
+	st.decided(c)
+	s.confirm(st, c)
 }
 
 // forget drops the cluster until its next record.

@@ -136,6 +136,14 @@ type (
 		Failed  bool
 	}
 
+	// Answered says that a cluster with a key has answered this process, after its start: it has
+	// written no record later than At.
+	Answered struct {
+		Cluster string
+		Key     trust.Key
+		At      trust.Time
+	}
+
 	// UnitsRead is the result of ReadUnits, or a change that the store has shown by itself.
 	// A Unit without Version is one that is missing. With All, the others are missing as well.
 	UnitsRead struct {
@@ -173,6 +181,7 @@ func (RecordRead) event()    {}
 func (RecordRefused) event() {}
 func (RecordMissing) event() {}
 func (ProofRead) event()     {}
+func (Answered) event()      {}
 func (UnitsRead) event()     {}
 func (Forget) event()        {}
 func (Imported) event()      {}

@@ -75,6 +75,11 @@ func (s *State) Step(event Event, now time.Time) Actions {
 		if c := s.clusters[id]; c != nil && c.takesUnits() {
 			c.readAgain(e.Units)
 		}
+	case Answered:
+		id = e.Cluster
+		if c := s.clusters[id]; c != nil {
+			s.answered(st, c, &e)
+		}
 	case Forget:
 		id = e.Cluster
 		s.forget(st, s.cluster(id))

@@ -38,6 +38,8 @@ const (
 	// what was sent at the time of Backup arrive late, or again.
 	Send
 	SendAgain
+	// Answer answers the process of the reader with the time of the record that was written last.
+	Answer
 
 	// ReadRecord, ReadProof and ReadUnit are reads by the reader. ReadAll reads all units.
 	ReadRecord
@@ -133,6 +135,14 @@ var allKinds = [kinds]kind{
 	}},
 	SendAgain: {aThirdParty, "lets the copied records arrive at the reader of", func(s *state, m *member, move Move) bool {
 		return m.isBacked && s.send(int(move.Cluster), m.backup.shared, &m.backup.pages)
+	}},
+	Answer: {anExporter, "answers the reader", func(s *state, m *member, move Move) bool {
+		if !m.isMember() {
+			return false
+		}
+		m.hasMore = m.hasMore || m.first >= m.last.beat
+		i := int(move.Cluster)
+		return s.step(belief.Answered{Cluster: clusterID(i), Key: public(i, m.key), At: timeOf(m.last)})
 	}},
 	ReadRecord: {theReader, "reads the record of", func(s *state, m *member, move Move) bool {
 		return s.showRecord(int(move.Cluster), m.shared)

@@ -311,6 +311,11 @@ func exportOf(id exportID) *mcs.Export {
 	return exports[id]
 }
 
+// timeOf returns the time of a record.
+func timeOf(r record) trust.Time {
+	return trust.Time{Generation: int64(r.generation), Heartbeat: int64(r.beat)}
+}
+
 // readRecord returns a record as the reader gets it.
 func (s *state) readRecord(i int, r record, place belief.Place) belief.Record {
 	switch m := &s.members[i]; {
@@ -323,7 +328,7 @@ func (s *state) readRecord(i int, r record, place belief.Place) belief.Record {
 	key := public(i, r.key)
 	out := belief.Record{
 		Cluster: clusterID(i), Place: place, Key: key, Farewell: r.farewell,
-		At: trust.Time{Generation: int64(r.generation), Heartbeat: int64(r.beat)},
+		At: timeOf(r),
 	}
 	if s.world.Sealed && place == belief.Own {
 		out.Seal = belief.Sealed

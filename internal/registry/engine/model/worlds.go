@@ -76,6 +76,10 @@ func Worlds() []*World {
 			Moves: slices.Concat(reads, []Kind{Publish, Announce, Withdraw, Send, SendAgain, Backup, RestoreAll, RestoreRecord, DeleteRecord, Leave, Join, Restart, Silence}),
 		},
 		{
+			Name: "a cluster that answers a reader that starts", Clusters: 1, Units: 2, KeysPerUnit: 1, IsImported: true,
+			Moves: slices.Concat(reads, []Kind{Publish, Announce, Withdraw, Answer, Kill, Backup, RestoreRecord, LateRecord, Rotate, Silence}),
+		},
+		{
 			Name: "namespaces that are imported later", Clusters: 1, Units: 1, KeysPerUnit: 2, Skips: true,
 			Moves: slices.Concat(reads, []Kind{Publish, Announce, Withdraw, Use, Kill, Beat, Backup, LateUnit}),
 		},
