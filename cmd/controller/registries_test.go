@@ -42,7 +42,7 @@ func TestPlanRegistries(t *testing.T) {
 				client: cloudmapapi.Config{Name: "cloudmap", Rates: map[string]cloudmapapi.Rate{}},
 				registry: cloudmap.Config{
 					Version: config.Version, InstanceView: true, Instances: defaultInstances, InstancesPerNamespace: 2000,
-					PollInterval: time.Second, PollIntervalWithNotifications: 5 * time.Second, HeartbeatInterval: 12 * time.Second, StaleAfter: 2 * time.Minute,
+					PollInterval: time.Second, PollIntervalWithNotifications: 30 * time.Second, HeartbeatInterval: 12 * time.Second, StaleAfter: 2 * time.Minute,
 				},
 				notifications: defaultNotifications,
 			}}},
@@ -73,7 +73,7 @@ func TestPlanRegistries(t *testing.T) {
 				registry: cloudmap.Config{
 					Version: config.Version, InstanceView: true, InstancesPerNamespace: 2000,
 					Instances:    instances.Settings{TTL: 15, Routing: "MULTIVALUE", Unready: instances.UnreadyUnhealthy, Stale: mcs.StaleWithdrawAll},
-					PollInterval: time.Second, PollIntervalWithNotifications: 5 * time.Second, HeartbeatInterval: 12 * time.Second, StaleAfter: 2 * time.Minute,
+					PollInterval: time.Second, PollIntervalWithNotifications: 30 * time.Second, HeartbeatInterval: 12 * time.Second, StaleAfter: 2 * time.Minute,
 				},
 				notifications: defaultNotifications,
 			}}},
@@ -103,7 +103,7 @@ func TestPlanRegistries(t *testing.T) {
 					client: cloudmapapi.Config{Name: "cloudmap", Region: "eu-west-1", Rates: map[string]cloudmapapi.Rate{}},
 					registry: cloudmap.Config{
 						Version: config.Version, InstanceView: true, Instances: defaultInstances, InstancesPerNamespace: 2000,
-						PollInterval: time.Second, PollIntervalWithNotifications: 5 * time.Second, HeartbeatInterval: 12 * time.Second, StaleAfter: 2 * time.Minute,
+						PollInterval: time.Second, PollIntervalWithNotifications: 30 * time.Second, HeartbeatInterval: 12 * time.Second, StaleAfter: 2 * time.Minute,
 					},
 					notifications: defaultNotifications,
 				}},
@@ -152,7 +152,7 @@ func importedCloudMap(client cloudmapapi.Config) cloudMapPlan {
 	client.Rates = map[string]cloudmapapi.Rate{}
 	return cloudMapPlan{client: client, registry: cloudmap.Config{
 		Version: config.Version, InstanceView: true, Instances: defaultInstances, ReadOnly: true,
-		PollInterval: time.Second, PollIntervalWithNotifications: 5 * time.Second, HeartbeatInterval: 12 * time.Second, StaleAfter: 2 * time.Minute,
+		PollInterval: time.Second, PollIntervalWithNotifications: 30 * time.Second, HeartbeatInterval: 12 * time.Second, StaleAfter: 2 * time.Minute,
 	}}
 }
 

@@ -32,11 +32,8 @@ type costModels struct {
 
 func newFigures() (*figures, error) {
 	settings := config.Default().Registry
-	m := costModels{
-		settings: settings,
-		with:     cost.Model{Poll: settings.PollIntervalWithNotifications, Heartbeat: settings.HeartbeatInterval},
-		without:  cost.Model{Poll: settings.PollInterval, Heartbeat: settings.HeartbeatInterval},
-	}
+	m := costModels{settings: settings}
+	m.with, m.without = cost.Models(settings.PollInterval, settings.PollIntervalWithNotifications, settings.HeartbeatInterval, settings.StaleAfter)
 	m.discovers, m.discover = m.with.RequestsPerMinute()["DiscoverInstances"], m.without.RequestsPerMinute()["DiscoverInstances"]
 	stored, err := storedInstances()
 	if err != nil {
@@ -150,7 +147,7 @@ func (m costModels) steadyRequests() string {
 	purposes := map[string]string{
 		"DiscoverInstances": fmt.Sprintf("polls of `members` every %s (%s without), a read of the own pages every %s",
 			interval(m.with.Poll), interval(m.without.Poll), interval(cost.AuditInterval)),
-		"RegisterInstance": fmt.Sprintf("the heartbeat, every %s", interval(m.with.Heartbeat)),
+		"RegisterInstance": fmt.Sprintf("the heartbeat, every %s (%s without)", interval(m.with.Heartbeat), interval(m.without.Heartbeat)),
 	}
 	t := newTable("operation", "purpose", "per minute, with [peer notifications](operations.md#peer-notifications)", "without")
 	for _, operation := range []string{"DiscoverInstances", "RegisterInstance"} {

@@ -612,6 +612,13 @@ var Attacks = []Attack{
 		Test:      "TestAttack_ReflectedRecords",
 	},
 	{
+		Name: "Forged answers", Actor: Member,
+		Does:      "Answers a restarted controller in another's name, with every key and earlier answers",
+		Prevented: "A first record, which may be old, counts like a second one",
+		Effect:    "None",
+		Test:      "TestAttack_ForgedAnswers",
+	},
+	{
 		Name: "Terminal escapes", Actor: EtcdMember, Findings: []string{"F18"},
 		Does:      "Writes control characters into annotations, which events and errors repeat",
 		Prevented: "`kubectl mcs` prints them or fails",

@@ -1,11 +1,13 @@
 package attack
 
 import (
+	"bytes"
 	"math"
 	"net"
 	"net/http/httptest"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -36,10 +38,12 @@ type socket struct {
 	// records are the numbers of datagrams among those that were sent that are larger than
 	// notifications.
 	records map[netip.AddrPort]int
+	// asked has the last question that was sent to each address, nil without one.
+	asked map[netip.AddrPort][]byte
 }
 
 func newSocket() *socket {
-	return &socket{received: make(chan []byte, 100), closed: make(chan struct{}), sent: map[netip.AddrPort]int{}, records: map[netip.AddrPort]int{}}
+	return &socket{received: make(chan []byte, 100), closed: make(chan struct{}), sent: map[netip.AddrPort]int{}, records: map[netip.AddrPort]int{}, asked: map[netip.AddrPort][]byte{}}
 }
 
 // ReadFrom implements net.PacketConn.
@@ -61,7 +65,21 @@ func (s *socket) WriteTo(p []byte, to net.Addr) (int, error) {
 	if len(p) > peernotify.MaxSize {
 		s.records[address]++
 	}
+	if bytes.HasPrefix(p, []byte("mcs-ask/")) {
+		s.asked[address] = bytes.Clone(p)
+	}
 	return len(p), nil
+}
+
+// nonceTo returns the nonce of the last question that was sent to an address, "" without one.
+func (s *socket) nonceTo(to netip.AddrPort) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	words := strings.Split(string(s.asked[to]), " ")
+	if len(words) != 6 {
+		return ""
+	}
+	return words[4]
 }
 
 // Close implements net.PacketConn.

@@ -202,3 +202,45 @@ func TestAttack_ReflectedRecords(t *testing.T) {
 		}
 	})
 }
+
+// TestAttack_ForgedAnswers: a controller was killed, and its next process asks the victim which
+// record is the last one. A member answers for it with every key that it has, and an attacker on
+// the path with what the victim has answered to the process before. Only the victim's own answer
+// makes the first record count like a second one.
+func TestAttack_ForgedAnswers(t *testing.T) {
+	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
+		udp, exporter, reader, _ := c.startNotifying()
+		c.join(intruder, notifying(newSocket(), "10.3.0.1:8479"))
+		time.Sleep(30 * time.Second)
+		address, target := netip.MustParseAddrPort("10.1.0.1:8479"), c.recordOf(importer).Contact.Key
+		answer := func(nonce string) peernotify.Answer {
+			return peernotify.Answer{ClusterSet: clusterSet, From: victim, Nonce: nonce}
+		}
+		before := c.keysOf(victim).EncodeAnswer(answer(udp.nonceTo(address)), target)
+		reader.stop(nil)
+		changed := webExport(victim, 5)
+		exporter.publish(changed)
+		time.Sleep(5 * time.Second)
+
+		udp = newSocket()
+		reader = c.join(importer, notifying(udp, "10.2.0.1:8479"))
+		until(t, time.Second, "the next process asks", func() bool { return udp.nonceTo(address) != "" })
+		asIntruder := answer(udp.nonceTo(address))
+		asIntruder.From = intruder
+		for name, datagram := range map[string][]byte{
+			"in the victim's name":                  c.keysOf(intruder).EncodeAnswer(answer(udp.nonceTo(address)), target),
+			"in the victim's name and with its key": replaceKey([][]byte{c.keysOf(intruder).EncodeAnswer(answer(udp.nonceTo(address)), target)}, c.keysOf(intruder).Public(), c.keysOf(victim).Public())[0],
+			"with the victim's nonce":               c.keysOf(intruder).EncodeAnswer(asIntruder, target),
+			"to the process before":                 before,
+			"garbage":                               []byte("mcs-answer/1 set1 cls1 x x 1 1 x"),
+		} {
+			udp.received <- datagram
+			if time.Sleep(100 * time.Millisecond); reader.sees(changed)() {
+				t.Errorf("%s: the answer counts", name)
+			}
+		}
+		// Control: the victim's own answer counts.
+		udp.received <- c.keysOf(victim).EncodeAnswer(answer(udp.nonceTo(address)), target)
+		until(t, time.Second, "the change is imported", reader.sees(changed))
+	})
+}

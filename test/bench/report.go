@@ -85,10 +85,9 @@ func (r *Results) source(p *page, section string) {
 
 func (r *Results) steadyTable(p *page) {
 	settings := config.Default().Registry
-	modelWith := cost.Model{Poll: settings.PollIntervalWithNotifications, Heartbeat: settings.HeartbeatInterval}.TotalPerMinute()
-	modelWithout := cost.Model{Poll: settings.PollInterval, Heartbeat: settings.HeartbeatInterval}.TotalPerMinute()
+	with, without := cost.Models(settings.PollInterval, settings.PollIntervalWithNotifications, settings.HeartbeatInterval, settings.StaleAfter)
 	p.linef("## Calls while nothing changes\n")
-	p.linef("Cloud Map calls per minute and cluster, counted for %v, without the instance view ([cost](../cost.md#requests)). The excess over %g and %g is a search for leftovers that", window, modelWith, modelWithout)
+	p.linef("Cloud Map calls per minute and cluster, counted for %v, without the instance view ([cost](../cost.md#requests)). The excess over %g and %g is a search for leftovers that", window, with.TotalPerMinute(), without.TotalPerMinute())
 	p.linef("each controller makes once. Targets: at most 20 with peer notifications, 75 without.\n")
 	p.linef("![calls per minute and cluster](calls.svg)\n")
 	p.linef("| exports of %d endpoints | with peer notifications: %s | without: %[2]s | legacy controller |", endpointsPerExport, r.clusterCounts())

@@ -14,7 +14,7 @@ import (
 
 const (
 	// defaultReportInterval is the interval at which the reports of the other members are read,
-	// from memory. A report changes with a heartbeat, every 12 s by default.
+	// from memory. A report changes with a heartbeat, every 12 or 24 s by default.
 	defaultReportInterval = 10 * time.Second
 	// reportRequeues bounds the exports that are requeued in one interval, five a second: each may
 	// be a write of a status, and a member may report something else with every heartbeat. 3,000

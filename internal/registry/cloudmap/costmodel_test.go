@@ -18,12 +18,13 @@ import (
 // TestCostModel compares the model, which docs/cost.md is computed with, with the requests of the
 // registry and the results of the benchmark.
 func TestCostModel(t *testing.T) {
-	for name, poll := range map[string]time.Duration{"with peer notifications": settings.PollIntervalWithNotifications, "without": settings.PollInterval} {
+	with, without := cost.Models(settings.PollInterval, settings.PollIntervalWithNotifications, settings.HeartbeatInterval, settings.StaleAfter)
+	for name, model := range map[string]cost.Model{"with peer notifications": with, "without": without} {
 		t.Run(name, func(t *testing.T) {
 			virtually(t, cloudmaplocal.Options{Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)}, func(t *testing.T, a *account) {
 				const clusters, minutes = 3, 10
 				regs := a.start(t, clusters, func(cfg *Config) {
-					if poll == settings.PollInterval {
+					if model == without {
 						cfg.PeerNotifications = nil
 					}
 				})
@@ -36,24 +37,24 @@ func TestCostModel(t *testing.T) {
 					before[operation] = a.requests(operation)
 				}
 				time.Sleep(minutes * time.Minute)
-				model := cost.Model{Poll: poll, Heartbeat: settings.HeartbeatInterval}.RequestsPerMinute()
+				modeled := model.RequestsPerMinute()
 				for operation := range a.server.Requests() {
 					measured := float64(a.requests(operation)-before[operation]) / clusters / minutes
-					if math.Abs(measured-model[operation]) > 0.2+model[operation]/50 {
-						t.Errorf("%s: %.2f per minute and cluster, the model has %.2f", operation, measured, model[operation])
+					if math.Abs(measured-modeled[operation]) > 0.2+modeled[operation]/50 {
+						t.Errorf("%s: %.2f per minute and cluster, the model has %.2f", operation, measured, modeled[operation])
 					}
 				}
 			})
 		})
 	}
 	for _, s := range benchmarked(t) {
-		poll := settings.PollInterval
+		model := without
 		if s.Notifications {
-			poll = settings.PollIntervalWithNotifications
+			model = with
 		}
 		// The benchmark's window of two minutes has whole requests. On a busy machine a poll takes
 		// longer, so that there may be fewer of them, but not more.
-		if want := (cost.Model{Poll: poll, Heartbeat: settings.HeartbeatInterval}).TotalPerMinute(); s.PerMinute > want+2 || s.PerMinute < want*4/5 {
+		if want := model.TotalPerMinute(); s.PerMinute > want+2 || s.PerMinute < want*4/5 {
 			t.Errorf("%d exports, %d clusters, notifications %v: the benchmark measured %.1f requests per minute, the model has %.1f", s.Exports, s.Clusters, s.Notifications, s.PerMinute, want)
 		}
 	}

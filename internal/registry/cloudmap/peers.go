@@ -17,6 +17,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/state"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 // peers decides when to read the registry, by polls, peer notifications and own writes, and
@@ -46,12 +47,43 @@ type peers struct {
 	written int64
 	// round is the position of the next round of contacts (peernotify.Round).
 	round int
+	// asks are the questions of this process, by cluster.
+	asks map[string]*ask
 	// failures is the number of failed reads in a row.
 	failures int
 	// silent are the clusters without peer notifications, since when, and those of the last log
 	// line.
 	silent, logged string
 	since          time.Time
+}
+
+// ask is what this process asks another cluster: which record it has written last. It asks each
+// cluster until that has answered, so that the cluster does not write a record instead
+// (state.Reads.Answer), but not for ever while it need not know.
+type ask struct {
+	nonce string
+	// key has signed the record that was read of the cluster.
+	key trust.Key
+	// sent is the number of questions, sentAt the time of the last one, and answered whether an
+	// answer came.
+	sent     int
+	sentAt   time.Time
+	answered bool
+}
+
+const (
+	// maxAsks is the number of questions to a cluster of which this process has read more than one
+	// record: older versions do not answer.
+	maxAsks = 3
+	// askPause is the shortest time between two of them.
+	askPause = time.Second
+)
+
+// isDue reports whether to ask again. isFirst is set while this process has read one record of the
+// cluster.
+func (a *ask) isDue(now time.Time, isFirst bool) bool {
+	isOpen := isFirst || !a.answered && a.sent < maxAsks
+	return isOpen && now.Sub(a.sentAt) >= askPause
 }
 
 const (
@@ -69,7 +101,7 @@ const (
 const silenceThreshold = time.Minute
 
 func newPeers(cfg Config, name string, s *state.State, notify func(engine.Keys)) *peers {
-	p := &peers{cfg: cfg, log: cfg.Logger, name: name, state: s, notify: notify, sent: make(chan peernotify.Records, maxSent), pace: engine.NewPace[string](sentPerSecond, sentBurst)}
+	p := &peers{cfg: cfg, log: cfg.Logger, name: name, state: s, notify: notify, sent: make(chan peernotify.Records, maxSent), pace: engine.NewPace[string](sentPerSecond, sentBurst), asks: map[string]*ask{}}
 	intervals := peernotify.Intervals{Poll: cfg.PollInterval, PollWithNotifications: cfg.PollIntervalWithNotifications}
 	if cfg.PeerNotifications != nil {
 		intervals.Silence = cfg.PeerNotifications.Silence()
@@ -229,6 +261,67 @@ func (p *peers) State() (peernotify.Message, []peernotify.Receiver) {
 	return peernotify.Message{ClusterSet: p.cfg.Identity.ClusterSetID, From: p.cfg.Identity.ClusterID}, receivers
 }
 
+// Asks implements peernotify.Handler.
+func (p *peers) Asks() (questions []peernotify.Question) {
+	contacted := p.state.Contacted(p.cfg.PeerNotifications.Contact())
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	before, now := p.asks, time.Now()
+	p.asks = make(map[string]*ask, len(contacted))
+	for _, c := range contacted {
+		a := before[c.ClusterID]
+		if a == nil || a.key != c.Key {
+			a = &ask{nonce: peernotify.NewNonce(), key: c.Key}
+		}
+		p.asks[c.ClusterID] = a
+		if !a.isDue(now, c.IsFirst) {
+			continue
+		}
+		a.sent, a.sentAt = a.sent+1, now
+		questions = append(questions, peernotify.Question{
+			Ask: peernotify.Ask{ClusterSet: p.cfg.Identity.ClusterSetID, From: p.cfg.Identity.ClusterID, Nonce: a.nonce}, To: c.Contact,
+		})
+	}
+	return questions
+}
+
+// HandleAsk implements peernotify.Handler.
+func (p *peers) HandleAsk(a peernotify.Ask) (answer peernotify.Answer, ok bool) {
+	if a.ClusterSet != p.cfg.Identity.ClusterSetID {
+		return answer, false
+	}
+	at, ok := p.state.Reads.Answer(time.Now(), a.From)
+	return peernotify.Answer{
+		ClusterSet: p.cfg.Identity.ClusterSetID, From: p.cfg.Identity.ClusterID, Generation: at.Generation, Heartbeat: at.Heartbeat,
+	}, ok
+}
+
+// HandleAnswer implements peernotify.Handler.
+func (p *peers) HandleAnswer(answer peernotify.Answer) (result string) {
+	if answer.ClusterSet != p.cfg.Identity.ClusterSetID {
+		return peernotify.ResultForeign
+	}
+	p.mu.Lock()
+	a := p.asks[answer.From]
+	if a == nil || a.nonce != answer.Nonce {
+		p.mu.Unlock()
+		return peernotify.ResultReplayed
+	}
+	a.answered = true
+	key := a.key
+	p.mu.Unlock()
+	at := trust.Time{Generation: answer.Generation, Heartbeat: answer.Heartbeat}
+	changed, isBehind := p.state.Reads.ObserveAnswer(time.Now(), answer.From, key, at)
+	p.notify(changed)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.schedule.HandleAnswer(time.Now(), answer.From, answer.Generation, isBehind)
+	if p.schedule.IsReadWanted() {
+		p.state.ReadSignal.Set()
+	}
+	return peernotify.ResultOK
+}
+
 // addNotified sets when the last peer notifications of the members arrived.
 func (p *peers) addNotified(members []registry.Member) {
 	p.mu.Lock()
@@ -266,8 +359,12 @@ func (p *peers) recordWritten(record format.Member, instance api.Instance) {
 
 // untilRead returns the time until the next read.
 func (p *peers) untilRead() time.Duration {
+	isWanted := p.state.TakeReadWanted()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if isWanted {
+		p.schedule.RequestRead()
+	}
 	now := time.Now()
 	return p.schedule.NextRead(now).Sub(now)
 }
@@ -289,15 +386,35 @@ func (p *peers) readEnded(whole bool, err error) {
 		keys[peer.ClusterID] = peer.Key
 	}
 	p.keys.Store(&keys)
+	p.state.Writes.SetQuiet(p.scheduleNext(now, whole, err, others, urgent))
+}
+
+// scheduleNext schedules the next read after one that ended with err, and reports whether nothing
+// happens and peer notifications from all others arrive.
+func (p *peers) scheduleNext(now time.Time, whole bool, err error, others []peernotify.Peer, urgent bool) (isQuiet bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if slow := api.MustSlowDown(err); !whole || slow {
 		p.schedule.HandleReadFailure(p.pauseAfterFailure(slow))
-		return
+		return false
 	}
 	p.failures = 0
 	p.schedule.HandleReadSuccess(others, urgent)
 	p.reportSilence(now)
+	if p.transport == nil {
+		return false
+	}
+	if p.isAsking(others) {
+		p.transport.Notify()
+	}
+	return p.schedule.IsQuiet(now)
+}
+
+// isAsking reports whether one of the other clusters was not asked yet. The caller holds p.mu.
+func (p *peers) isAsking(others []peernotify.Peer) bool {
+	return slices.ContainsFunc(others, func(other peernotify.Peer) bool {
+		return other.ClusterID != p.cfg.Identity.ClusterID && p.asks[other.ClusterID] == nil
+	})
 }
 
 // pauseAfterFailure returns the pause after a failed read. It grows while AWS throttles, or while

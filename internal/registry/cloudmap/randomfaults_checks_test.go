@@ -418,7 +418,7 @@ func (tr *trial) checkTwin() {
 	}
 	first, id := tr.clusters[0], tr.clusters[0].identity.ClusterID
 	isDeleted := tr.deletedAt[id].After(tr.lastRecorded(id))
-	if silent := time.Since(tr.beat[id]); silent > 20*time.Second || isDeleted || tr.isHidden(first) {
+	if silent := time.Since(tr.beat[id]); silent > 30*time.Second || isDeleted || tr.isHidden(first) {
 		// before it takes the silent one for dead, as it should; another member may have forged a
 		// farewell of one that cannot write
 		tr.endTwin()

@@ -459,7 +459,7 @@ func (a *actor) endClone() {
 // endCloneOfSilent ends the clone of a silent cluster, before it takes that one for dead, as it
 // should. Records that the clone has written do not count.
 func (a *actor) endCloneOfSilent() {
-	if time.Since(a.trial.lastRecorded(a.identity.ClusterID)) > 20*time.Second {
+	if time.Since(a.trial.lastRecorded(a.identity.ClusterID)) > 30*time.Second {
 		a.endClone()
 	}
 }

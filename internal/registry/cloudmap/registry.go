@@ -296,12 +296,29 @@ func (c *components) retry(ctx context.Context, step func() error) error {
 func (c Config) state(clientName string) state.Config {
 	return state.Config{
 		Identity: c.Identity, ClientName: clientName, Version: c.Version, ReadOnly: c.ReadOnly,
-		PollInterval: c.PollInterval, LongestPollInterval: max(c.PollInterval, c.PollIntervalWithNotifications), HeartbeatInterval: c.HeartbeatInterval, StaleAfter: c.StaleAfter,
+		PollInterval: c.PollInterval, HeartbeatInterval: c.HeartbeatInterval, StaleAfter: c.StaleAfter,
+		LongestPollInterval: c.longestPoll(), LongestHeartbeatInterval: c.longestHeartbeat(),
 		Intervals: c.times.Intervals, InstancesPerNamespace: c.InstancesPerNamespace, WallClock: c.wall,
 		Signer: c.Signer, Keyring: c.Keyring, Process: c.process, Joined: c.Joined, AllowsContact: c.allowsContact,
 		Ledger: c.Ledger, Wanted: c.Wanted, UsedNamespaces: c.UsedNamespaces,
 		Logger: c.Logger, Metrics: c.Metrics,
 	}
+}
+
+// longestPoll and longestHeartbeat are the intervals of polls and heartbeats while nothing changes
+// and peer notifications from every other cluster arrive.
+func (c Config) longestPoll() time.Duration {
+	if c.PeerNotifications == nil {
+		return c.PollInterval
+	}
+	return max(c.PollInterval, c.PollIntervalWithNotifications)
+}
+
+func (c Config) longestHeartbeat() time.Duration {
+	if c.PeerNotifications == nil {
+		return c.HeartbeatInterval
+	}
+	return cost.QuietHeartbeat(c.HeartbeatInterval, c.StaleAfter)
 }
 
 // isOwn reports whether a record was written by a process of this cluster.

@@ -716,21 +716,36 @@ func TestRestartWithForgedRecord(t *testing.T) {
 
 // TestRestart_FollowsAtOnce: a controller that has ended, as with each rollout, has saved all that
 // it had read. The next process imports what has changed meanwhile from the first records that it
-// reads. After one that was killed it waits for a second record of each cluster, since the first
-// may be that of a backup.
+// reads. After one that was killed it asks each cluster for its last record, since the first one
+// may be that of a backup, and waits for a second one where no answer comes.
 func TestRestart_FollowsAtOnce(t *testing.T) {
+	end := func(p *process) { _ = p.end(nil) }
 	for name, tt := range map[string]struct {
-		end    func(*process)
-		within time.Duration
-		waits  bool
+		end       func(*process)
+		isReached bool
+		within    time.Duration
+		waits     bool
+
+		wantRecords int
 	}{
-		"after an end":  {func(p *process) { _ = p.end(nil) }, 2 * time.Second, false},
-		"after a crash": {(*process).kill, time.Minute, true},
+		"after an end":                  {end, false, 2 * time.Second, false, 3},
+		"after a crash":                 {(*process).kill, false, time.Minute, true, 3},
+		"after a crash, with an answer": {(*process).kill, true, 2 * time.Second, false, 2},
+		"after an end, with an answer":  {end, true, 2 * time.Second, false, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
-				w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)})
-				exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
+				w, udp := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)}), newNetwork()
+				begin := func(identity mcs.Identity) *process {
+					p := w.create(identity.ClusterID, identity, func(cfg *Config) {
+						if tt.isReached {
+							cfg.PeerNotifications = udp.config()
+						}
+					})
+					p.run(nil)
+					return p
+				}
+				exporter, importer := begin(cls1), begin(cls2)
 				first, second := webExport("cls1", 0, 1), webExport("cls1", 0, 2)
 				publish(t, exporter.Registry, first)
 				w.until(time.Minute, "the export is known", sees(t, importer.Registry, first))
@@ -738,10 +753,18 @@ func TestRestart_FollowsAtOnce(t *testing.T) {
 				tt.end(importer)
 				publish(t, exporter.Registry, second)
 				time.Sleep(5 * time.Second)
-				importer, began := w.begin(cls2, nil), time.Now()
+				records := w.count()["RegisterInstance members"]
+				importer, began := begin(cls2), time.Now()
 				w.until(tt.within, "the change is imported", sees(t, importer.Registry, second))
-				if waited := time.Since(began) > 2*time.Second; waited != tt.waits {
-					t.Errorf("the change is imported after %v", time.Since(began))
+				took := time.Since(began)
+				t.Logf("the change is imported after %v", took)
+				if waited := took > 2*time.Second; waited != tt.waits {
+					t.Errorf("the change is imported after %v", took)
+				}
+				time.Sleep(5 * time.Second)
+				// Those of the process, and one of the exporter for a process that has not asked.
+				if n := w.count()["RegisterInstance members"] - records; n != tt.wantRecords {
+					t.Errorf("%d records were written, want %d", n, tt.wantRecords)
 				}
 			})
 		})

@@ -70,6 +70,27 @@ func (k *Keys) Encode(m Message, public string) []byte {
 	return m.encode(code)
 }
 
+// EncodeAsk returns the datagram of a question of this cluster for the cluster of a public key, nil
+// if there is no shared key.
+func (k *Keys) EncodeAsk(a Ask, public string) []byte {
+	code := k.with(public).code
+	if code == nil {
+		return nil
+	}
+	a.Key = k.Public()
+	return a.encode(code)
+}
+
+// EncodeAnswer is EncodeAsk for an answer.
+func (k *Keys) EncodeAnswer(a Answer, public string) []byte {
+	code := k.with(public).code
+	if code == nil {
+		return nil
+	}
+	a.Key = k.Public()
+	return a.encode(code)
+}
+
 // EncodeRecords returns the datagrams of records of this cluster for the cluster of a public key,
 // none if there is no shared key or they are too large.
 func (k *Keys) EncodeRecords(r Records, public string) [][]byte {

@@ -47,6 +47,11 @@ var ErrMalformed = errors.New("not a notification of version " + version)
 //	mcs-notify/2 <clusterset> <from> <key> <generation> <sequence> <code>
 func (m Message) encode(shared []byte) []byte {
 	text := fmt.Appendf(make([]byte, 0, MaxSize), "%s %s %s %s %d %d", version, m.ClusterSet, m.From, m.Key, m.Generation, m.Sequence)
+	return appendCode(text, shared)
+}
+
+// appendCode returns the text of a datagram with its code.
+func appendCode(text, shared []byte) []byte {
 	mac := hmac.New(sha256.New, shared)
 	mac.Write(text)
 	return base64.RawURLEncoding.AppendEncode(append(text, ' '), mac.Sum(nil)[:macSize])

@@ -170,6 +170,20 @@ func (s *Scheduler) HandleUnknownPeer(m Message) (result string) {
 	return ResultUnknownPeer
 }
 
+// RequestRead makes a read due, as a notification does.
+func (s *Scheduler) RequestRead() { s.readNow = true }
+
+// HandleAnswer records that a peer has answered that its last record has a generation. isBehind
+// reports whether some of its content has to be read since.
+func (s *Scheduler) HandleAnswer(now time.Time, from string, generation int64, isBehind bool) {
+	if p := s.peers[from]; p != nil {
+		s.expect(now, p, generation)
+	}
+	if isBehind {
+		s.RequestRead()
+	}
+}
+
 // HandleArrival records that a peer has sent its records of a generation. Until HandleArrived gets
 // the result, a notification of them causes no read.
 func (s *Scheduler) HandleArrival(from string, generation int64) {
@@ -315,10 +329,15 @@ func (s *Scheduler) nextPoll(now time.Time) time.Time {
 
 // PollInterval returns the time between two reads as long as nothing changes.
 func (s *Scheduler) PollInterval(now time.Time) time.Duration {
-	if s.fastPoll || s.isExpecting() || !now.Before(s.silentAt()) {
-		return s.intervals.Poll
+	if s.IsQuiet(now) {
+		return s.intervals.PollWithNotifications
 	}
-	return s.intervals.PollWithNotifications
+	return s.intervals.Poll
+}
+
+// IsQuiet reports whether nothing is expected and no peer is silent.
+func (s *Scheduler) IsQuiet(now time.Time) bool {
+	return !s.fastPoll && !s.isExpecting() && now.Before(s.silentAt())
 }
 
 // silentAt returns the time when the first peer becomes silent, if no notification arrives until

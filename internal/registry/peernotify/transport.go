@@ -2,6 +2,7 @@ package peernotify
 
 import (
 	"context"
+	"crypto/hmac"
 	"errors"
 	"fmt"
 	"net"
@@ -37,19 +38,24 @@ const (
 	rereadAfter = 100 * time.Millisecond
 )
 
-// Directions of a notification and of records, and results beside those of
-// Scheduler.HandleMessage.
+// Directions of a notification, of records, and of an Ask and its Answer, and results beside those
+// of Scheduler.HandleMessage.
 const (
 	Sent            = "sent"
 	Received        = "received"
 	RecordsSent     = "records_sent"
 	RecordsReceived = "records_received"
+	AskSent         = "ask_sent"
+	AskReceived     = "ask_received"
+	AnswerReceived  = "answer_received"
 
 	ResultError     = "error"
 	ResultMalformed = "malformed"
 	ResultForged    = "bad_mac"
 	ResultLimited   = "limited"
 	ResultOversize  = "oversize"
+	// ResultUnanswered means that a cluster does not hold its ID, or belongs to another clusterset.
+	ResultUnanswered = "unanswered"
 )
 
 // Config configures a cluster's Transport.
@@ -101,6 +107,18 @@ type Handler interface {
 	// State returns the message to send and its receivers. The Transport sets the sequence and the
 	// generation.
 	State() (Message, []Receiver)
+	// Asks returns the questions to send, each with its receiver.
+	Asks() []Question
+	// HandleAsk answers a question of a member; ok is false if this cluster cannot say.
+	HandleAsk(Ask) (answer Answer, ok bool)
+	// HandleAnswer processes the answer of a member, and returns its result for metrics.
+	HandleAnswer(Answer) (result string)
+}
+
+// Question is an Ask and the cluster that it is sent to.
+type Question struct {
+	Ask
+	To Contact
 }
 
 // Transport sends and receives the notifications of one registry.
@@ -205,18 +223,21 @@ func (t *Transport) send(ctx context.Context, conn net.PacketConn) {
 		message.Sequence = sequence
 		for _, receiver := range receivers {
 			message.Generation = receiver.Generation
-			t.count(Sent, t.sendTo(conn, message, receiver.Contact))
+			t.count(Sent, sendTo(conn, t.config.Keys.Encode(message, receiver.Key), receiver.Address))
+		}
+		for _, question := range t.handler.Asks() {
+			t.count(AskSent, sendTo(conn, t.config.Keys.EncodeAsk(question.Ask, question.To.Key), question.To.Address))
 		}
 	}
 }
 
-func (t *Transport) sendTo(conn net.PacketConn, message Message, contact Contact) (result string) {
-	datagram := t.config.Keys.Encode(message, contact.Key)
+// sendTo sends a datagram, nil if there is no key that its receiver shares.
+func sendTo(conn net.PacketConn, datagram []byte, address netip.AddrPort) (result string) {
 	if datagram == nil {
 		return ResultError
 	}
-	if _, err := conn.WriteTo(datagram, net.UDPAddrFromAddrPort(contact.Address)); err != nil {
-		return ResultError // only counted: the next notification follows
+	if _, err := conn.WriteTo(datagram, net.UDPAddrFromAddrPort(address)); err != nil {
+		return ResultError // only counted: the next one follows
 	}
 	return ResultOK
 }
@@ -298,14 +319,59 @@ func (t *Transport) receive(ctx context.Context, conn net.PacketConn) {
 			sleep(ctx, floodPause)
 			continue
 		}
-		if isRecords(datagram[:n]) {
+		switch {
+		case isRecords(datagram[:n]):
 			if result := t.handleRecords(datagram[:n]); result != "" {
 				t.count(RecordsReceived, result)
 			}
-			continue
+		case isAsk(datagram[:n]):
+			t.count(AskReceived, t.handleAsk(conn, datagram[:n], from))
+		case isAnswer(datagram[:n]):
+			t.count(AnswerReceived, t.handleAnswer(datagram[:n]))
+		default:
+			t.count(Received, t.handleDatagram(datagram[:n], from))
 		}
-		t.count(Received, t.handleDatagram(datagram[:n], from))
 	}
+}
+
+// handleAsk answers a question of a member. The answer is hardly larger than the question, and goes
+// to the address that this came from: also a cluster behind a NAT gets it.
+func (t *Transport) handleAsk(conn net.PacketConn, datagram []byte, from net.Addr) (result string) {
+	ask, err := decodeAsk(datagram)
+	if err != nil {
+		return ResultMalformed
+	}
+	if ask.Key != t.handler.PeerKey(ask.From) {
+		return ResultUnknownPeer
+	}
+	code := t.config.Keys.with(ask.Key).code
+	if code == nil || !hmac.Equal(ask.encode(code), datagram) {
+		return ResultForged
+	}
+	answer, ok := t.handler.HandleAsk(ask)
+	if !ok {
+		return ResultUnanswered
+	}
+	answer.Nonce = ask.Nonce
+	if _, err := conn.WriteTo(t.config.Keys.EncodeAnswer(answer, ask.Key), from); err != nil {
+		return ResultError // only counted: the sender asks again
+	}
+	return ResultOK
+}
+
+func (t *Transport) handleAnswer(datagram []byte) (result string) {
+	answer, err := decodeAnswer(datagram)
+	if err != nil {
+		return ResultMalformed
+	}
+	if answer.Key != t.handler.PeerKey(answer.From) {
+		return ResultUnknownPeer
+	}
+	code := t.config.Keys.with(answer.Key).code
+	if code == nil || !hmac.Equal(answer.encode(code), datagram) {
+		return ResultForged
+	}
+	return t.handler.HandleAnswer(answer)
 }
 
 // handleRecords handles a part of records, and returns its result, "" if there is none yet.

@@ -31,10 +31,13 @@ type testHandler struct {
 	keys      map[string]string
 	unknown   []Message
 	records   chan Records
+	// questions are those to send, and answers those that arrived.
+	questions []Question
+	answers   chan Answer
 }
 
 func newTestHandler(t *testing.T, from string) *testHandler {
-	return &testHandler{t: t, message: Message{ClusterSet: "set1", From: from, Generation: 1}, received: make(chan Message, 1_000), counts: map[string]int{}, records: make(chan Records, 100)}
+	return &testHandler{t: t, message: Message{ClusterSet: "set1", From: from, Generation: 1}, received: make(chan Message, 1_000), counts: map[string]int{}, records: make(chan Records, 100), answers: make(chan Answer, 100)}
 }
 
 func (h *testHandler) Listening() {
@@ -70,6 +73,24 @@ func (h *testHandler) State() (Message, []Receiver) {
 		receivers = append(receivers, Receiver{Contact: contact, Generation: h.message.Generation})
 	}
 	return h.message, receivers
+}
+
+func (h *testHandler) Asks() []Question {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.questions
+}
+
+// HandleAsk answers with the message of h, a cluster of its clusterset.
+func (h *testHandler) HandleAsk(a Ask) (Answer, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return Answer{ClusterSet: "set1", From: h.message.From, Generation: h.message.Generation, Heartbeat: 7}, a.ClusterSet == "set1"
+}
+
+func (h *testHandler) HandleAnswer(a Answer) string {
+	h.answers <- a
+	return ResultOK
 }
 
 func (h *testHandler) count(direction, result string) {
@@ -119,6 +140,28 @@ func (h *testHandler) waitForRecords(from *Transport, sender *testHandler, conta
 	h.t.Errorf("no records arrived: %v were sent, %v were received", sender.counts, h.counts)
 }
 
+// ask asks the cluster with a contact, and waits for its answer.
+func (h *testHandler) ask(by *Transport, contact Contact) {
+	h.t.Helper()
+	question := Question{Ask: Ask{ClusterSet: "set1", From: h.message.From, Nonce: NewNonce()}, To: contact}
+	h.mu.Lock()
+	h.questions = []Question{question}
+	h.mu.Unlock()
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+		by.Notify() // datagrams may get lost
+		select {
+		case got := <-h.answers:
+			want := Answer{ClusterSet: "set1", From: "b", Key: contact.Key, Nonce: question.Nonce, Generation: 1, Heartbeat: 7}
+			if diff := cmp.Diff(want, got); diff != "" {
+				h.t.Errorf("the answer differs (-want +got):\n%s", diff)
+			}
+			return
+		case <-time.After(time.Second):
+		}
+	}
+	h.t.Errorf("no answer arrived: %v", h.counts)
+}
+
 // runTransport runs a Transport until the test ends.
 func runTransport(t *testing.T, transport *Transport) {
 	t.Helper()
@@ -165,12 +208,22 @@ func TestTransport(t *testing.T) {
 			}
 			a.waitForRecords(transportB, b, configA.Contact())
 			b.waitForRecords(transportA, a, configB.Contact())
+			a.ask(transportA, configB.Contact())
 			connC, configC := listen("c")
 			t.Cleanup(func() { _ = connC.Close() })
 			for key, datagram := range map[string][]byte{
 				"received malformed": []byte("hello"), "received oversize": make([]byte, 1_000),
 				"received bad_mac":      withCode(configC.Keys.Encode(Message{ClusterSet: "set1", From: "a"}, configB.Keys.Public()), configA.Keys.Public()),
 				"received unknown_peer": configC.Keys.Encode(Message{ClusterSet: "set1", From: "a"}, configB.Keys.Public()),
+
+				"ask_received malformed":    []byte("mcs-ask/1 hello"),
+				"ask_received bad_mac":      withCode(configC.Keys.EncodeAsk(Ask{ClusterSet: "set1", From: "a", Nonce: NewNonce()}, configB.Keys.Public()), configA.Keys.Public()),
+				"ask_received unknown_peer": configC.Keys.EncodeAsk(Ask{ClusterSet: "set1", From: "a", Nonce: NewNonce()}, configB.Keys.Public()),
+				"ask_received unanswered":   configA.Keys.EncodeAsk(Ask{ClusterSet: "set2", From: "a", Nonce: NewNonce()}, configB.Keys.Public()),
+
+				"answer_received malformed":    []byte("mcs-answer/1 hello"),
+				"answer_received bad_mac":      withCode(configC.Keys.EncodeAnswer(Answer{ClusterSet: "set1", From: "a", Nonce: NewNonce()}, configB.Keys.Public()), configA.Keys.Public()),
+				"answer_received unknown_peer": configC.Keys.EncodeAnswer(Answer{ClusterSet: "set1", From: "a", Nonce: NewNonce()}, configB.Keys.Public()),
 			} {
 				if _, err := connC.WriteTo(datagram, net.UDPAddrFromAddrPort(configB.Address)); err != nil {
 					t.Fatal(err)

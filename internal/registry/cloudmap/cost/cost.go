@@ -59,6 +59,19 @@ type Model struct {
 	Poll, Heartbeat time.Duration
 }
 
+// Models returns the models of a cluster that gets peer notifications from all others, which
+// relaxes polls and heartbeats, and of one that gets none.
+func Models(poll, relaxedPoll, heartbeat, staleAfter time.Duration) (with, without Model) {
+	return Model{Poll: relaxedPoll, Heartbeat: QuietHeartbeat(heartbeat, staleAfter)}, Model{Poll: poll, Heartbeat: heartbeat}
+}
+
+// QuietHeartbeat returns the time between two heartbeats of a cluster while nothing changes and
+// peer notifications from all others arrive: twice the interval, but at least five in the time
+// without one after which the cluster is stale.
+func QuietHeartbeat(interval, staleAfter time.Duration) time.Duration {
+	return max(interval, min(2*interval, staleAfter/5))
+}
+
 // RequestsPerMinute returns the requests of a cluster per minute, by operation.
 func (m Model) RequestsPerMinute() map[string]float64 {
 	return map[string]float64{

@@ -59,8 +59,8 @@ type catalogs struct {
 	// unsealedAt is the time of the last read of tags that showed no seal, and sealedAt that of the
 	// last one that showed a seal that was not there before.
 	unsealedAt, sealedAt time.Time
-	// newProcess is set if another cluster has a new process since the members were read last.
-	newProcess bool
+	// newProcesses are the clusters with a new process since the members were read last.
+	newProcesses []string
 }
 
 // parsedRecord is the record that service members had last, nil without one, and the result of
@@ -272,7 +272,9 @@ func (c *catalogs) take(now time.Time, cluster *catalog, record *format.Member) 
 	case before == nil || !record.IsSameWrite(*before):
 		cluster.lastSeen = now
 	}
-	c.newProcess = c.newProcess || c.synced && (before == nil || record.Process != before.Process)
+	if c.synced && (before == nil || record.Process != before.Process) {
+		c.newProcesses = append(c.newProcesses, cluster.id)
+	}
 	for i := range cluster.pages {
 		if before != nil && before.Pages[i] != record.Pages[i] {
 			c.announce(cluster, i)

@@ -88,17 +88,21 @@ const (
 	Held
 )
 
-// youngBeats is the number of heartbeats after which a claim is not young any more: another process
-// with the ID has written by then.
+// youngBeats is the number of heartbeats, at the longest interval, after which a claim is not young
+// any more: another process with the ID has written by then.
 const youngBeats = 1.25
 
 // young returns the time after a claim in which it is young, and pause the time without a read
 // after which it is young again.
 func (c Config) young() time.Duration {
-	return time.Duration(youngBeats * float64(c.HeartbeatInterval))
+	return time.Duration(youngBeats * float64(max(c.HeartbeatInterval, c.LongestHeartbeatInterval)))
 }
 
-func (c Config) pause() time.Duration { return max(c.young()/2, c.LongestPollInterval*3/2) }
+func (c Config) pause() time.Duration { return max(c.youngPause(), c.LongestPollInterval*3/2) }
+
+// youngPause is the longest time between two reads while the claim is young, as long as they do not
+// fail: polls are not relaxed until it is final (Peers).
+func (c Config) youngPause() time.Duration { return max(c.young()/2, c.PollInterval*3/2) }
 
 // youngInterval is the shortest interval between two heartbeats while the claim of the ID is young,
 // in heartbeat intervals.
@@ -110,7 +114,7 @@ const youngInterval = 2
 // before it reads one. The other clusters must not take this one for stale, so half of StaleAfter
 // is the limit.
 func (c Config) YoungHeartbeatInterval() time.Duration {
-	return max(youngInterval*c.HeartbeatInterval, min(c.young()+c.pause(), c.StaleAfter/2))
+	return max(youngInterval*c.HeartbeatInterval, min(c.young()+c.youngPause(), c.StaleAfter/2))
 }
 
 func newClaim(cfg Config) claim {

@@ -22,10 +22,11 @@ type Config struct {
 	// ReadOnly is set if nothing is written to the registry.
 	ReadOnly                                    bool
 	PollInterval, HeartbeatInterval, StaleAfter time.Duration
-	// LongestPollInterval is the time between two polls while peer notifications from every other
-	// cluster arrive.
-	LongestPollInterval time.Duration
-	Intervals           Intervals
+	// LongestPollInterval and LongestHeartbeatInterval are the times between two polls and two
+	// heartbeats while nothing changes and peer notifications from every other cluster arrive. They
+	// are the others where they are less.
+	LongestPollInterval, LongestHeartbeatInterval time.Duration
+	Intervals                                     Intervals
 	// Signer signs the own records; nil if ReadOnly. Keyring has the keys of the other clusters.
 	Signer  *trust.Signer
 	Keyring *trust.Keyring

@@ -25,6 +25,8 @@ type Reads struct {
 	// answered is the time at which the own record was written last because another cluster has a
 	// new process.
 	answered time.Time
+	// askedBy are the times at which clusters have got an answer to their question last.
+	askedBy map[string]time.Time
 	// refusalLogged is the time at which a refused record under the own ID was logged last.
 	refusalLogged time.Time
 	// proofAt is the time at which the own catalog may be read next while another cluster has this
@@ -371,6 +373,38 @@ func (s *Reads) observeSentRecord(now time.Time, id string, generation int64, re
 	return append([]int{}, pagesOf(units)...)
 }
 
+// Answer answers the question of another cluster for the time of the last record that this one has
+// written, or begun to write; ok is false if it does not hold its ID.
+func (s *Reads) Answer(now time.Time, id string) (at trust.Time, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.claim.state != Held || s.catalogs.clusters[id] == nil {
+		return at, false
+	}
+	s.askedBy[id] = now
+	return s.ours.Time(), true
+}
+
+// ObserveAnswer records that a cluster with a key has written no record later than at. It returns
+// the changed keys, with those of pending lookups, and whether pages of the cluster have to be
+// read.
+func (s *Reads) ObserveAnswer(now time.Time, id string, key trust.Key, at trust.Time) (changed engine.Keys, isBehind bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changed = engine.Keys{}
+	cluster := s.catalogs.clusters[id]
+	if cluster == nil {
+		return changed, false
+	}
+	s.catalogs.step(now, cluster, belief.Answered{Cluster: id, Key: key, At: at}, changed)
+	s.catalogs.finish(now, cluster)
+	for page := range s.asked {
+		s.addResolvedBy(id, page, changed)
+	}
+	s.logMembers()
+	return changed, s.catalogs.belief.IsBehind(id)
+}
+
 // ObserveUnreadablePages records that pages could not be read.
 func (s *Reads) ObserveUnreadablePages(now time.Time, id string, pages []int, err error) {
 	s.mu.Lock()
@@ -413,13 +447,13 @@ func (s *Reads) ObserveMembers(instances []api.Instance, changed engine.Keys) {
 	s.shown().isMember = s.claim.joined
 	s.catalogs.members(now, instances, s.counts, changed)
 	s.logRefusal(now)
-	if s.catalogs.newProcess && s.claim.state == Held {
+	if len(s.catalogs.newProcesses) > 0 && s.claim.state == Held {
 		// it reads the pages of this cluster now, and may be the first to notice that another
 		// writer removed some
 		s.auditSoon()
-		s.answerProcess(now)
+		s.answerProcesses(now)
 	}
-	s.catalogs.newProcess = false
+	s.catalogs.newProcesses = nil
 	s.countClusterSet(len(instances))
 	s.logMembers()
 }
@@ -455,10 +489,14 @@ func (s *Reads) usedNamespaces() []string {
 	return append([]string{}, namespaces...)
 }
 
-// answerProcess has the own record written, at most once in a heartbeat interval: the new process
-// of another cluster cannot know before that it has read the latest one. The caller holds s.mu.
-func (s *Reads) answerProcess(now time.Time) {
-	if now.Sub(s.answered) >= s.cfg.HeartbeatInterval {
+// answerProcesses has the own record written, at most once in a heartbeat interval: the new process
+// of another cluster that has not asked cannot know before that it has read the latest one. The
+// caller holds s.mu.
+func (s *Reads) answerProcesses(now time.Time) {
+	isAwaited := slices.ContainsFunc(s.catalogs.newProcesses, func(id string) bool {
+		return now.Sub(s.askedBy[id]) >= s.cfg.HeartbeatInterval
+	})
+	if isAwaited && now.Sub(s.answered) >= s.cfg.HeartbeatInterval {
 		s.answered = now
 		s.answerAt = now.Add(engine.AnswerDelay(s.cfg.Identity.ClusterID, len(s.catalogs.clusters)+1, s.cfg.HeartbeatInterval))
 		s.WriteSignal.Set()

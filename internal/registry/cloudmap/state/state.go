@@ -14,6 +14,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine/belief"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 // A State has the records that this cluster has read, and the desired state of its own records. It
@@ -26,6 +27,8 @@ type State struct {
 
 	// catalogID is the service that the own pages were written to.
 	catalogID string
+	// isReadWanted is set by a lookup that waits for pages, until TakeReadWanted.
+	isReadWanted bool
 }
 
 // New returns the state of a cluster that has read and written nothing.
@@ -33,7 +36,7 @@ func New(cfg Config) *State {
 	s := newShared(cfg)
 	return &State{
 		shared: s,
-		Reads:  &Reads{shared: s, decoding: make(chan struct{}, decoders), members: registry.NewMemberLog(cfg.Logger, cfg.Identity.ClusterID)},
+		Reads:  &Reads{shared: s, decoding: make(chan struct{}, decoders), members: registry.NewMemberLog(cfg.Logger, cfg.Identity.ClusterID), askedBy: map[string]time.Time{}},
 		Writes: &Writes{shared: s},
 	}
 }
@@ -157,11 +160,39 @@ func (s *State) Receivers(own peernotify.Contact) (receivers []peernotify.Receiv
 		return nil
 	}
 	for id, cluster := range s.catalogs.clusters {
-		if s.catalogs.live(id) && own.Reaches(cluster.record.Contact) && s.cfg.AllowsContact(cluster.record.Contact.Address.Addr()) {
+		if s.isContact(id, cluster, own) {
 			receivers = append(receivers, peernotify.Receiver{Contact: cluster.record.Contact, Generation: cluster.news})
 		}
 	}
 	return receivers
+}
+
+// A Contacted is another cluster that this process can ask for its last record.
+type Contacted struct {
+	peernotify.Contact
+	ClusterID string
+	// Key has signed the record of which the contact is.
+	Key trust.Key
+	// IsFirst is set while this process has read one record of the cluster, which may be old.
+	IsFirst bool
+}
+
+// Contacted returns the other live clusters that own may ask.
+func (s *State) Contacted(own peernotify.Contact) (all []Contacted) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, cluster := range s.catalogs.clusters {
+		if s.isContact(id, cluster, own) {
+			isFirst := s.catalogs.belief.StateOf(id) == belief.First
+			all = append(all, Contacted{Contact: cluster.record.Contact, ClusterID: id, Key: cluster.record.Key, IsFirst: isFirst})
+		}
+	}
+	return all
+}
+
+// isContact reports whether datagrams may be sent to a cluster. The caller holds s.mu.
+func (s *State) isContact(id string, cluster *catalog, own peernotify.Contact) bool {
+	return s.catalogs.live(id) && own.Reaches(cluster.record.Contact) && s.cfg.AllowsContact(cluster.record.Contact.Address.Addr())
 }
 
 // Peers returns all live clusters as the registry shows them. urgent is set if a change is expected
@@ -170,7 +201,7 @@ func (s *State) Peers(now time.Time) (peers []peernotify.Peer, urgent bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	id, own, isBehind := s.cfg.Identity.ClusterID, s.shown(), s.shown().behind(now)
-	urgent = !s.contact.Address.IsValid() || s.claim.state != Held || s.outbox.unconfirmed() || isBehind
+	urgent = !s.contact.Address.IsValid() || s.claim.state != Held || s.claim.isYoung() || s.outbox.unconfirmed() || isBehind
 	if s.claim.state == Held && own.hasRecord {
 		peers = append(peers, peerOf(id, &own.record, isBehind))
 	}
@@ -194,14 +225,33 @@ func (s *State) Lookup(key mcs.Key, imported []string) (registry.View, error) {
 	// without the lock: it may wait for a cache
 	isWanted := s.cfg.Wanted == nil || s.cfg.Wanted(key.Namespace)
 	view, err := s.lookup(key, imported, isWanted)
-	if isWanted && view.Has(registry.Ignored) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.catalogs.want(time.Now(), key, view.In(registry.Ignored)) {
-			s.ReadSignal.Set()
-		}
+	if isWanted && err == nil {
+		s.seekNamespace(key, view.In(registry.Ignored))
 	}
 	return view, err
+}
+
+// seekNamespace makes pages be read now whose namespace is imported since they were read or
+// skipped: no cluster notifies of that. ignored are the clusters whose export of the key was
+// ignored.
+func (s *State) seekNamespace(key mcs.Key, ignored []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, isUsed := slices.BinarySearch(s.catalogs.used, key.Namespace)
+	isNew := s.catalogs.used != nil && !isUsed
+	if s.catalogs.want(time.Now(), key, ignored) || isNew {
+		s.isReadWanted = true
+		s.ReadSignal.Set()
+	}
+}
+
+// TakeReadWanted reports whether a lookup since the last call waits for pages that no cluster
+// notifies of: their namespace is imported now.
+func (s *State) TakeReadWanted() (isWanted bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	isWanted, s.isReadWanted = s.isReadWanted, false
+	return isWanted
 }
 
 // lookup returns the View of key. isWanted reports whether the exports of its namespace are used.

@@ -115,18 +115,21 @@ func TestSetImports_WaitsForHeartbeat(t *testing.T) {
 // original must read one of these before it overwrites it, however rarely the members are polled.
 // Its heartbeats come often enough that no cluster takes it for stale.
 func TestHeartbeatInterval_OutlastsYoungClaim(t *testing.T) {
-	for poll, want := range map[time.Duration]time.Duration{
-		time.Second: 24 * time.Second, 5 * time.Second: 24 * time.Second, 10 * time.Second: 30 * time.Second, 30 * time.Second: time.Minute, 2 * time.Minute: time.Minute,
+	for _, tt := range []struct{ poll, longestHeartbeat, want time.Duration }{
+		{time.Second, 0, 24 * time.Second}, {5 * time.Second, 0, 24 * time.Second}, {10 * time.Second, 0, 30 * time.Second},
+		{30 * time.Second, 0, time.Minute}, {2 * time.Minute, 0, time.Minute},
+		// a clone may write at the longest interval
+		{time.Second, 24 * time.Second, 45 * time.Second},
 	} {
 		cfg := testConfig()
-		cfg.LongestPollInterval = poll
+		cfg.PollInterval, cfg.LongestHeartbeatInterval = tt.poll, tt.longestHeartbeat
 		s := New(cfg)
 		now := time.Now()
 		s.claim.state = Acquiring
 		s.claim.acquire(now, format.Member{})
 		s.Writes.ObserveRecordWrite(now, nil)
-		if at, ok := s.Writes.NextRecord(now); !ok || at.Sub(now) != want {
-			t.Errorf("with polls every %v the next heartbeat is due after %v (%t), want %v", poll, at.Sub(now), ok, want)
+		if at, ok := s.Writes.NextRecord(now); !ok || at.Sub(now) != tt.want {
+			t.Errorf("with polls every %v the next heartbeat is due after %v (%t), want %v", tt.poll, at.Sub(now), ok, tt.want)
 		}
 	}
 }
@@ -487,6 +490,7 @@ func TestPeers_IsUrgentWithoutNotifications(t *testing.T) {
 		"all is in sync":      {func(*State) {}, false},
 		"no contact":          {func(s *State) { s.SetContact(peernotify.Contact{}) }, true},
 		"no claim":            {func(s *State) { s.claim.state = Acquiring }, true},
+		"a young claim":       {func(s *State) { s.claim.isFirst, s.claim.claimed = false, time.Now() }, true},
 		"an unconfirmed page": {func(s *State) { s.outbox.pages[7].unshown = time.Now() }, true},
 		"a key to prove":      {showUnproven, true},
 		"a key that its catalog does not prove": {func(s *State) {
@@ -502,7 +506,7 @@ func TestPeers_IsUrgentWithoutNotifications(t *testing.T) {
 		}, true},
 	} {
 		s := New(testConfig())
-		s.claim.state = Held
+		s.claim.state, s.claim.isFirst = Held, true
 		show(s, memberOf("cls2"))
 		s.SetContact(contact)
 		tt.change(s)

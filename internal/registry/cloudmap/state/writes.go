@@ -25,6 +25,8 @@ type Writes struct {
 	// beat is the last heartbeat of RecordToWrite, and beatAt its time, zero if there is none.
 	beat   int64
 	beatAt time.Time
+	// isQuiet is set by SetQuiet.
+	isQuiet bool
 	// writtenAt is the time of the last successful write of the own record by this process, zero if
 	// there is none.
 	writtenAt time.Time
@@ -98,6 +100,17 @@ func (s *Writes) HiddenInstances(key mcs.Key) (exp *mcs.Export, known bool) {
 // Backoff returns the pauses after failed writes.
 func (s *Writes) Backoff() engine.Backoff {
 	return engine.Backoff{Initial: s.cfg.Intervals.Retry, Max: s.cfg.Intervals.MaxRetry, Jitter: 1}
+}
+
+// SetQuiet sets whether nothing changes and peer notifications from every other cluster arrive:
+// then heartbeats are rarer.
+func (s *Writes) SetQuiet(isQuiet bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.isQuiet != isQuiet {
+		s.isQuiet = isQuiet
+		s.WriteSignal.Record.Set()
+	}
 }
 
 // SetError records the result of writing the own record and returns the keys with another status
@@ -198,8 +211,11 @@ func (s *Writes) RecordToWrite(now time.Time) (ours format.Member, copyDue, due 
 
 // heartbeatInterval returns the time between two heartbeats. The caller holds s.mu.
 func (s *Writes) heartbeatInterval() time.Duration {
-	if s.claim.isYoung() {
+	switch {
+	case s.claim.isYoung():
 		return s.cfg.YoungHeartbeatInterval()
+	case s.isQuiet:
+		return max(s.cfg.HeartbeatInterval, s.cfg.LongestHeartbeatInterval)
 	}
 	return s.cfg.HeartbeatInterval
 }
