@@ -156,11 +156,13 @@ func Default() Options {
 			InstanceView: true,
 			// 15 s is the TTL of Cloud Map's negative answers, so that endpoints that appear are
 			// seen as soon as those that disappear.
-			Instances:                     Instances{TTL: 15 * time.Second, Routing: RoutingMultivalue, Unready: UnreadyMark, Stale: StaleKeep},
-			PollInterval:                  time.Second,
-			PollIntervalWithNotifications: 5 * time.Second,
+			Instances:    Instances{TTL: 15 * time.Second, Routing: RoutingMultivalue, Unready: UnreadyMark, Stale: StaleKeep},
+			PollInterval: time.Second,
+			// Each notification is repeated every two seconds, so polls only find changes of which
+			// no cluster notifies: a quarter of StaleAfter is the longest interval.
+			PollIntervalWithNotifications: 30 * time.Second,
 			HeartbeatInterval:             12 * time.Second,
-			// Ten missed heartbeats: a restart, a lost lease (15 s) or a throttled minute does not
+			// Ten missed heartbeats: a restart, a lost lease (7 s) or a throttled minute does not
 			// make a cluster stale.
 			StaleAfter:  2 * time.Minute,
 			StalePolicy: string(mcs.StaleWithdraw),
@@ -269,7 +271,7 @@ func (r *Registry) bind(common, advanced *pflag.FlagSet) {
 	advanced.DurationVar(&r.PollIntervalWithNotifications, "poll-interval-with-notifications", r.PollIntervalWithNotifications,
 		"Interval between polls while peer notifications from every other cluster arrive, up to a quarter of --stale-after.")
 	advanced.DurationVar(&r.HeartbeatInterval, "heartbeat-interval", r.HeartbeatInterval,
-		"Interval between heartbeats of this cluster.")
+		"Interval between heartbeats of this cluster. Twice as long on Cloud Map while nothing changes and peer notifications arrive.")
 }
 
 func (r *Registry) bindInstances(common, _ *pflag.FlagSet) {
