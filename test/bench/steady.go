@@ -29,9 +29,9 @@ const (
 	endpointsPerExport = 10
 	// window is two minutes: it includes the audit of the own pages, one call in that time.
 	window = 2 * time.Minute
-	// settle is the duration of calls that follow from the start: the last confirmation and the
-	// first round of peer notifications.
-	settle = 15 * time.Second
+	// settle is the duration of calls that follow from the start: the last confirmation, the first
+	// round of peer notifications, and polls that are not relaxed for 30 s after a claim.
+	settle = 45 * time.Second
 )
 
 // steady counts the calls of clustersets of several sizes while nothing changes: real registries
