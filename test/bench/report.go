@@ -88,7 +88,7 @@ func (r *Results) steadyTable(p *page) {
 	with, without := cost.Models(settings.PollInterval, settings.PollIntervalWithNotifications, settings.HeartbeatInterval, settings.StaleAfter)
 	p.linef("## Calls while nothing changes\n")
 	p.linef("Cloud Map calls per minute and cluster, counted for %v, without the instance view ([cost](../cost.md#requests)). The excess over %g and %g is a search for leftovers that", window, with.TotalPerMinute(), without.TotalPerMinute())
-	p.linef("each controller makes once. Targets: at most 20 with peer notifications, 75 without.\n")
+	p.linef("each controller makes once. Targets: at most 6 with peer notifications, 75 without.\n")
 	p.linef("![calls per minute and cluster](calls.svg)\n")
 	p.linef("| exports of %d endpoints | with peer notifications: %s | without: %[2]s | legacy controller |", endpointsPerExport, r.clusterCounts())
 	p.linef("| ---: | ---: | ---: | ---: |")
