@@ -225,18 +225,21 @@ func (r *reader) readTagsIfDue(ctx context.Context, place controlPlace, id strin
 	})
 }
 
-// readTagsForUsers reads the tags of one catalog, so that users see whether it is sealed, if that
+// readTagsForUsers reads the tags of catalogs, so that users see whether they are sealed, if that
 // is due.
 func (r *reader) readTagsForUsers(ctx context.Context, place controlPlace) {
-	id, clusters := r.state.Reads.TagsForUsers(time.Now())
-	switch id {
-	case "":
-	case r.cfg.Identity.ClusterID:
-		r.readTags(ctx, id, func() (api.Service, error) { return place.catalog, nil })
-	default:
-		r.readTags(ctx, id, func() (api.Service, error) {
-			return r.catalogs.find(ctx, place.namespace, format.CatalogName(id), listedFor, state.ListPause(clusters))
-		})
+	for ctx.Err() == nil {
+		id, clusters := r.state.Reads.TagsForUsers(time.Now())
+		switch id {
+		case "":
+			return
+		case r.cfg.Identity.ClusterID:
+			r.readTags(ctx, id, func() (api.Service, error) { return place.catalog, nil })
+		default:
+			r.readTags(ctx, id, func() (api.Service, error) {
+				return r.catalogs.find(ctx, place.namespace, format.CatalogName(id), listedFor, state.ListPause(clusters))
+			})
+		}
 	}
 }
 

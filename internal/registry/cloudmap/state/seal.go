@@ -162,6 +162,10 @@ func (c *catalogs) seals(yield func(id string, s *seal) bool) {
 	}
 }
 
+// tagsPerPoll is the number of catalogs whose tags are read for users at a poll. Polls may be
+// further apart than TagsPause, and a poll must not take long: a notification waits for its end.
+const tagsPerPoll = 5
+
 // tagsForUsers returns the cluster whose tags have to be read for users, the one whose last read is
 // the longest ago, with the number of clusters; "" if none is due. Clusters that start together
 // spread their first lists.
@@ -180,7 +184,11 @@ func (c *catalogs) tagsForUsers(now time.Time) (id string, clusters int) {
 		c.nextTags = now.Add(tagsAfterStart + rand.N(max(ListPause(clusters), 1)))
 		return "", 0
 	}
-	c.nextTags = now.Add(TagsPause(clusters))
+	pause := TagsPause(clusters)
+	if earliest := now.Add(-(tagsPerPoll - 1) * pause); c.nextTags.Before(earliest) {
+		c.nextTags = earliest
+	}
+	c.nextTags = c.nextTags.Add(pause)
 	return id, clusters
 }
 

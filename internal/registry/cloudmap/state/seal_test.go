@@ -2,10 +2,13 @@ package state
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
@@ -95,5 +98,28 @@ func TestTagsForUsers_Rates(t *testing.T) {
 		if lists := float64(n*pages) / ListPause(n).Seconds(); lists > 0.5 {
 			t.Errorf("%d clusters make %v lists a second", n, lists)
 		}
+	}
+}
+
+// TestTagsForUsers_RarePolls: while polls are rare, each reads the tags of several catalogs, so
+// that users see the seals of a large clusterset within minutes.
+func TestTagsForUsers_RarePolls(t *testing.T) {
+	now, c := time.Now(), newCatalogs(testConfig())
+	c.synced = true
+	for i := range 12 {
+		c.cluster(now, fmt.Sprint("cls-", i)).record = &format.Member{}
+	}
+	poll := func() (reads int) {
+		now = now.Add(30 * time.Second)
+		for id, _ := c.tagsForUsers(now); id != ""; id, _ = c.tagsForUsers(now) {
+			c.tagsRead(now, id, id, nil)
+			reads++
+		}
+		return reads
+	}
+	poll() // the time of the first list is chosen
+	now = now.Add(time.Hour)
+	if got := []int{poll(), poll(), poll(), poll()}; !slices.Equal(got, []int{tagsPerPoll, tagsPerPoll, 2, 0}) {
+		t.Errorf("polls read the tags of %d catalogs", got)
 	}
 }
