@@ -219,6 +219,7 @@ func newScope(ctx context.Context, mgr manager.Manager, g *guard.Guard, setup Se
 	}
 	scope = scope.WithRules(kube.Rules{
 		OwnNamespace: setup.Options.Election.OwnNamespace(), AllowsSystemNamespace: g.AllowsSystemNamespace, CheckAddress: g.CheckOwnAddress,
+		HasService: kube.HasService(mgr.GetAPIReader()),
 	})
 	if setup.Namespaces != nil {
 		setup.Namespaces.Set(scope.Namespaces(ctx, mgr.GetClient()))

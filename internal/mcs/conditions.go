@@ -13,10 +13,16 @@ import (
 // Each function below decides one condition. SetCondition sets LastTransitionTime and
 // ObservedGeneration.
 
-// ExportValid returns the ServiceExport condition Valid. svc is the Service of the same name, nil
-// if there is none.
-func ExportValid(svc *corev1.Service) metav1.Condition {
+// ExportValid returns the ServiceExport condition Valid. svc is the ExportedService of exp, nil if
+// there is none.
+func ExportValid(exp *mcsv1beta1.ServiceExport, svc *corev1.Service) metav1.Condition {
+	name, err := ExportedService(exp)
 	switch {
+	case err != nil:
+		return exportCondition(mcsv1beta1.ServiceExportConditionValid, false, ReasonInvalidServiceName, err.Error())
+	case svc == nil && name != exp.Name:
+		return exportCondition(mcsv1beta1.ServiceExportConditionValid, false, mcsv1beta1.ServiceExportReasonNoService, fmt.Sprintf(
+			"there is no Service %s in this namespace, which annotation %s names: create it, or change the annotation", name, AnnotationService))
 	case svc == nil:
 		return exportCondition(mcsv1beta1.ServiceExportConditionValid, false, mcsv1beta1.ServiceExportReasonNoService,
 			"there is no Service of this name in this namespace: create it, or delete the ServiceExport")

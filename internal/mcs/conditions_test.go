@@ -13,6 +13,7 @@ import (
 
 func TestConditions(t *testing.T) {
 	v4, v6 := corev1.IPv4Protocol, corev1.IPv6Protocol
+	web := exportOf("web")
 	service := func(t corev1.ServiceType) *corev1.Service { return &corev1.Service{Spec: corev1.ServiceSpec{Type: t}} }
 	ip := func(families ...corev1.IPFamily) Merged {
 		return Merged{Type: mcsv1beta1.ClusterSetIP, IPFamilies: families}
@@ -24,14 +25,22 @@ func TestConditions(t *testing.T) {
 		wantStatus           metav1.ConditionStatus
 		wantMessage          string
 	}{
-		{"no Service", ExportValid(nil), "Valid", "NoService", "False", "create it"},
-		{"ExternalName", ExportValid(service("ExternalName")), "Valid", "InvalidServiceType", "False", "ExternalName"},
-		{"ClusterIP", ExportValid(service("ClusterIP")), "Valid", "Valid", "True", ""},
-		{"LoadBalancer", ExportValid(service("LoadBalancer")), "Valid", "Valid", "True", ""},
+		{"no Service", ExportValid(web, nil), "Valid", "NoService", "False", "create it"},
+		{"no Service of another name", ExportValid(exportOf("web", "web-green"), nil), "Valid", "NoService", "False",
+			"no Service web-green in this namespace, which annotation cloud-map-mcs.github.io/service names"},
+		{"the annotation has the name of the ServiceExport", ExportValid(exportOf("web", "web"), nil), "Valid", "NoService", "False", "no Service of this name"},
+		{"no name of a Service", ExportValid(exportOf("web", "Web"), nil), "Valid", "InvalidServiceName", "False", `annotation cloud-map-mcs.github.io/service is "Web"`},
+		{"another name", ExportValid(exportOf("web", "web-green"), service("ClusterIP")), "Valid", "Valid", "True", ""},
+		{"derived Service by annotation", ExportValid(exportOf("web", DerivedName(Key{"demo", "db"})), &corev1.Service{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "demo", Name: DerivedName(Key{"demo", "db"}), Labels: map[string]string{mcsv1beta1.LabelServiceName: "db"}}}),
+			"Valid", "InvalidServiceType", "False", "derived Service of ServiceImport db"},
+		{"ExternalName", ExportValid(web, service("ExternalName")), "Valid", "InvalidServiceType", "False", "ExternalName"},
+		{"ClusterIP", ExportValid(web, service("ClusterIP")), "Valid", "Valid", "True", ""},
+		{"LoadBalancer", ExportValid(web, service("LoadBalancer")), "Valid", "Valid", "True", ""},
 		{"exported", ExportReady(Progress{Exported: true}), "Ready", "Exported", "True", ""},
 		{"pending", ExportReady(Progress{}), "Ready", "Pending", "False", "being written"},
 		{"failed", ExportReady(Progress{Problem: "access denied"}), "Ready", "Failed", "False", "access denied"},
-		{"not valid", ExportNotReady(ExportValid(nil)), "Ready", "Failed", "False", "nothing is exported: there is no Service"},
+		{"not valid", ExportNotReady(ExportValid(web, nil)), "Ready", "Failed", "False", "nothing is exported: there is no Service"},
 		{"no conflict", ExportConflict(nil), "Conflict", "NoConflicts", "False", "agree"},
 		{
 			"conflicts", ExportConflict([]Conflict{{mcsv1beta1.ServiceExportReasonPortConflict, "port: x"}, {mcsv1beta1.ServiceExportReasonTypeConflict, "type: y"}}),
@@ -46,11 +55,11 @@ func TestConditions(t *testing.T) {
 		{"headless without endpoint", ImportReady(Merged{Type: mcsv1beta1.Headless}, nil, nil, ReachNone), "Ready", "Ready", "True", "no endpoint of any cluster is ready"},
 		{"local traffic, own endpoints", ImportReady(ip(v4), nil, []string{"10.0.0.1"}, ReachOwnNode), "Ready", "Ready", "True", "only the endpoints on their own node"},
 		{"local traffic, no own endpoint", ImportReady(ip(v4), nil, []string{"10.0.0.1"}, ReachNoNode), "Ready", "Ready", "True", "so they reach none"},
-		{"derived Service", ExportValid(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: DerivedName(Key{"demo", "web"}), Labels: map[string]string{mcsv1beta1.LabelServiceName: "web"}}}),
+		{"derived Service", ExportValid(web, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: DerivedName(Key{"demo", "web"}), Labels: map[string]string{mcsv1beta1.LabelServiceName: "web"}}}),
 			"Valid", "InvalidServiceType", "False", "derived Service of ServiceImport web"},
-		{"derived Service of another implementation", ExportValid(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "derived-x", OwnerReferences: []metav1.OwnerReference{{Kind: "ServiceImport", Name: "web"}}}}),
+		{"derived Service of another implementation", ExportValid(web, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "derived-x", OwnerReferences: []metav1.OwnerReference{{Kind: "ServiceImport", Name: "web"}}}}),
 			"Valid", "InvalidServiceType", "False", "derived Service of ServiceImport web"},
-		{"a Service with the labels of a derived one", ExportValid(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "web", Labels: map[string]string{
+		{"a Service with the labels of a derived one", ExportValid(web, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "web", Labels: map[string]string{
 			mcsv1beta1.LabelServiceName: "web", "app.kubernetes.io/managed-by": "cloud-map-mcs-controller"}}}), "Valid", "Valid", "True", ""},
 		{"being deleted", ExportTerminating([]string{"example.com/x"}), "Ready", "Pending", "False", "being deleted"},
 		{"left out", ExportReady(Progress{Exported: true, LeftOut: LeftOuts{{Kind: LeftOutEndpoint, Slice: "a", Reason: reasonFQDN, Count: 2}}}), "Ready", "Exported", "True",

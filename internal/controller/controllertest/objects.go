@@ -2,6 +2,7 @@
 package controllertest
 
 import (
+	"context"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -9,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
@@ -27,6 +30,24 @@ func Scheme() *runtime.Scheme {
 	return scheme
 }
 
+// NewClient returns a client with objects, and with the scheme and the indices of the controllers.
+func NewClient(objects ...client.Object) client.Client {
+	builder := fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(objects...)
+	if err := kube.AddIndices(context.Background(), indexer{builder}); err != nil {
+		panic(err)
+	}
+	return builder.Build()
+}
+
+// indexer adds indices to a client.
+type indexer struct{ *fake.ClientBuilder }
+
+// IndexField implements client.FieldIndexer.
+func (i indexer) IndexField(_ context.Context, obj client.Object, field string, extract client.IndexerFunc) error {
+	i.WithIndex(obj, field, extract)
+	return nil
+}
+
 func objectMeta(key mcs.Key) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}
 }
@@ -42,6 +63,13 @@ func Service(key mcs.Key) *corev1.Service {
 // ServiceExport returns the ServiceExport of key.
 func ServiceExport(key mcs.Key) *mcsv1beta1.ServiceExport {
 	return &mcsv1beta1.ServiceExport{ObjectMeta: objectMeta(key)}
+}
+
+// ServiceExportOf returns the ServiceExport of key that exports the Service of another name.
+func ServiceExportOf(key mcs.Key, service string) *mcsv1beta1.ServiceExport {
+	exp := ServiceExport(key)
+	exp.Annotations = map[string]string{mcs.AnnotationService: service}
+	return exp
 }
 
 // Endpoints returns n ready endpoints from 10.x.0.1 on.

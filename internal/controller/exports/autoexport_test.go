@@ -60,6 +60,7 @@ func TestDecideAutoExport(t *testing.T) {
 		{name: "selected", svc: selected(), want: autoCreate},
 		{name: "selected and exported", svc: selected(), exp: written(), want: autoNone},
 		{name: "selected and exported by the user", svc: selected(), exp: controllertest.ServiceExport(key), want: autoNone},
+		{name: "selected, and the user exports another Service under its name", svc: selected(), exp: controllertest.ServiceExportOf(key, "web-green"), want: autoNone},
 		{name: "not selected", svc: unselected, want: autoNone},
 		{name: "not selected any more", svc: unselected, exp: written(), want: autoDelete},
 		{name: "not selected, exported by the user", svc: unselected, exp: controllertest.ServiceExport(key), want: autoNone},

@@ -23,7 +23,7 @@ import (
 )
 
 func TestDecideExportConditions(t *testing.T) {
-	valid := mcs.ExportValid(&corev1.Service{})
+	valid := mcs.ExportValid(&mcsv1beta1.ServiceExport{}, &corev1.Service{})
 	readyBefore := []metav1.Condition{{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Exported"}}
 	conflicts := []mcs.Conflict{{Reason: mcsv1beta1.ServiceExportReasonPortConflict, Message: "m"}}
 	tests := []struct {
@@ -34,7 +34,7 @@ func TestDecideExportConditions(t *testing.T) {
 	}{
 		{
 			name:  "no Service",
-			facts: exportFacts{valid: mcs.ExportValid(nil), synced: true},
+			facts: exportFacts{valid: mcs.ExportValid(&mcsv1beta1.ServiceExport{}, nil), synced: true},
 			have:  readyBefore,
 			want:  []string{"Valid=False NoService", "Ready=False Failed", "Conflict=False NoConflicts"},
 		},
@@ -64,7 +64,7 @@ func TestDecideExportConditions(t *testing.T) {
 		},
 		{
 			name:  "no Service in a namespace that may not export",
-			facts: exportFacts{valid: mcs.ExportValid(nil), denial: "not allowed"},
+			facts: exportFacts{valid: mcs.ExportValid(&mcsv1beta1.ServiceExport{}, nil), denial: "not allowed"},
 			want:  []string{"Valid=False NoService", "Ready=False Failed", "Conflict=False NoConflicts"},
 		},
 		{
@@ -90,7 +90,7 @@ func TestDecideExportConditions(t *testing.T) {
 		},
 		{
 			name:  "no Service any more, imported before",
-			facts: exportFacts{valid: mcs.ExportValid(nil), synced: true, importers: &mcs.Importers{Importing: []string{"cls2"}}},
+			facts: exportFacts{valid: mcs.ExportValid(&mcsv1beta1.ServiceExport{}, nil), synced: true, importers: &mcs.Importers{Importing: []string{"cls2"}}},
 			have:  []metav1.Condition{{Type: mcs.ConditionImported, Status: metav1.ConditionTrue}},
 			want:  []string{"Valid=False NoService", "Ready=False Failed", "Conflict=False NoConflicts", mcs.ConditionImported + "=False NotImported"},
 		},
@@ -203,7 +203,7 @@ func TestReadyNamesWhatIsLeftOut(t *testing.T) {
 		"being written": {synced: true, status: registry.PublishStatus{State: registry.Pending}},
 		"not read yet":  {},
 	} {
-		facts.valid, facts.leftOut = mcs.ExportValid(&corev1.Service{}), left
+		facts.valid, facts.leftOut = mcs.ExportValid(&mcsv1beta1.ServiceExport{}, &corev1.Service{}), left
 		ready := meta.FindStatusCondition(decideExportConditions(facts, before), "Ready")
 		if ready.Status != metav1.ConditionTrue || !strings.HasSuffix(ready.Message, `; left out: annotation "note": too long`) {
 			t.Errorf("%s: %+v", name, ready)
@@ -236,7 +236,7 @@ func TestFirstStatusWaitsForRegistry(t *testing.T) {
 	key := mcs.Key{Namespace: "a", Name: "b"}
 	exp, withStatus := &mcsv1beta1.ServiceExport{}, &mcsv1beta1.ServiceExport{}
 	withStatus.Status.Conditions = []metav1.Condition{{Type: "Ready"}}
-	valid := mcs.ExportValid(&corev1.Service{})
+	valid := mcs.ExportValid(&mcsv1beta1.ServiceExport{}, &corev1.Service{})
 	pending, exported := registry.PublishStatus{State: registry.Pending}, registry.PublishStatus{State: registry.Exported}
 	refused := registry.PublishStatus{State: registry.Pending, Err: errors.New("no room")}
 	for name, c := range map[string]struct {
@@ -252,7 +252,7 @@ func TestFirstStatusWaitsForRegistry(t *testing.T) {
 		"rejected by AWS":                   {0, exp, exportFacts{valid: valid, status: refused}, 0},
 		"the export cannot be published":    {0, exp, exportFacts{valid: valid, status: pending, problem: "left"}, 0},
 		"the export is not allowed":         {0, exp, exportFacts{valid: valid, status: pending, denial: "namespace"}, 0},
-		"no Service":                        {0, exp, exportFacts{valid: mcs.ExportValid(nil), status: pending}, 0},
+		"no Service":                        {0, exp, exportFacts{valid: mcs.ExportValid(&mcsv1beta1.ServiceExport{}, nil), status: pending}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := &Controller{now: func() time.Time { return began.Add(c.age) }}
@@ -267,7 +267,7 @@ func TestFirstStatusWaitsForRegistry(t *testing.T) {
 func TestRecordConditionsReportsNewProblems(t *testing.T) {
 	going := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "going", DeletionTimestamp: &metav1.Time{Time: time.Now()}, Finalizers: []string{"x/y"}}}
 	c := fake.NewClientBuilder().WithScheme(controllertest.Scheme()).WithObjects(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "stays"}}, going).Build()
-	valid, noService := mcs.ExportValid(&corev1.Service{}), mcs.ExportValid(nil)
+	valid, noService := mcs.ExportValid(&mcsv1beta1.ServiceExport{}, &corev1.Service{}), mcs.ExportValid(&mcsv1beta1.ServiceExport{}, nil)
 	failed := mcs.ExportReady(mcs.Progress{Problem: "denied"})
 	conflict := mcs.ExportConflict([]mcs.Conflict{{Reason: mcsv1beta1.ServiceExportReasonPortConflict, Message: "ports"}})
 	tests := []struct {

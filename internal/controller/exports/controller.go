@@ -131,7 +131,10 @@ func (r *Controller) reconcileExport(ctx context.Context, key mcs.Key, state *me
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	facts := exportFacts{valid: mcs.ExportValid(src.Service), denial: src.Denial, problem: state.Problem}
+	facts := exportFacts{denial: src.Denial, problem: state.Problem}
+	if src.ServiceExport != nil {
+		facts.valid = mcs.ExportValid(src.ServiceExport, src.Service)
+	}
 	if src.IsExported() {
 		facts.selection = mcs.ExportSelection(src.Source)
 	}
@@ -181,9 +184,9 @@ func (r *Controller) reconcileStatus(ctx context.Context, key mcs.Key, exp *mcsv
 	return result, err
 }
 
-// Register adds the controller to mgr. It reconciles a service when its ServiceExport, Service or
-// EndpointSlices change, when the labels of its namespace change, and when it is requeued, as it is
-// when another member reports that it imports the service.
+// Register adds the controller to mgr. It reconciles a service when its ServiceExport, the Service
+// that this exports, or EndpointSlices of that change, when the labels of its namespace change, and
+// when it is requeued, as it is when another member reports that it imports the service.
 func (r *Controller) Register(mgr manager.Manager) error {
 	if err := mgr.Add(manager.RunnableFunc(r.watchReports)); err != nil {
 		return err

@@ -23,6 +23,8 @@ const (
 	IndexImport  = "import"
 	// IndexDerived finds the derived Services of a ServiceImport, of any implementation.
 	IndexDerived = "derived"
+	// IndexExported finds the ServiceExports of a Service, by mcs.ExportedService.
+	IndexExported = "exported"
 )
 
 // AddIndices adds the indices to the cache.
@@ -43,7 +45,19 @@ func AddIndices(ctx context.Context, indexer client.FieldIndexer) error {
 	if err := indexer.IndexField(ctx, &corev1.Service{}, IndexDerived, derived); err != nil {
 		return fmt.Errorf("indexing Services: %w", err)
 	}
+	if err := indexer.IndexField(ctx, &mcsv1beta1.ServiceExport{}, IndexExported, exportedService); err != nil {
+		return fmt.Errorf("indexing ServiceExports: %w", err)
+	}
 	return nil
+}
+
+// exportedService returns the value of IndexExported, none if the annotation is not valid.
+func exportedService(obj client.Object) []string {
+	name, err := mcs.ExportedService(obj.(*mcsv1beta1.ServiceExport))
+	if err != nil {
+		return nil
+	}
+	return []string{name}
 }
 
 // nonEmpty returns the value of an index, none if it is "".

@@ -39,46 +39,41 @@ var NamespaceExportsChanged = builder.WithPredicates(predicate.Or(predicate.Labe
 // without a ServiceExport, which most of a cluster's Services are.
 type ServiceMapper struct{ Client client.Reader }
 
-// MapService maps an exported Service to its request.
+// MapService maps a Service to its ServiceExports.
 func (m ServiceMapper) MapService(ctx context.Context, svc client.Object) []reconcile.Request {
-	return m.mapExported(ctx, mcs.Key{Namespace: svc.GetNamespace(), Name: svc.GetName()})
+	return m.mapExported(ctx, svc.GetNamespace(), svc.GetName())
 }
 
-// MapSlice maps an EndpointSlice of an exported Service to the Service's request. mcs.NewExport
-// decides whether it is exported.
+// MapSlice maps an EndpointSlice to the ServiceExports of its Service. mcs.NewExport decides
+// whether it is exported.
 func (m ServiceMapper) MapSlice(ctx context.Context, slice client.Object) []reconcile.Request {
-	return m.mapExported(ctx, mcs.Key{Namespace: slice.GetNamespace(), Name: slice.GetLabels()[discoveryv1.LabelServiceName]})
+	return m.mapExported(ctx, slice.GetNamespace(), slice.GetLabels()[discoveryv1.LabelServiceName])
 }
 
-func (m ServiceMapper) mapExported(ctx context.Context, key mcs.Key) []reconcile.Request {
-	var exp mcsv1beta1.ServiceExport
-	found, err := Find(ctx, m.Client, NameOf(key), &exp, client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency)
-	if !found && err == nil {
-		return nil
-	}
-	return []reconcile.Request{RequestFor(key)} // the reconciler reports the error
+func (m ServiceMapper) mapExported(ctx context.Context, namespace, service string) []reconcile.Request {
+	return m.mapObjects(ctx, namespace, &mcsv1beta1.ServiceExportList{}, client.MatchingFields{IndexExported: service})
 }
 
 // MapNamespaceToExports maps a namespace to its ServiceExports.
 func (m ServiceMapper) MapNamespaceToExports(ctx context.Context, ns client.Object) []reconcile.Request {
-	return m.mapNamespace(ctx, ns, &mcsv1beta1.ServiceExportList{})
+	return m.mapObjects(ctx, ns.GetName(), &mcsv1beta1.ServiceExportList{})
 }
 
 // MapNamespaceToImports maps a namespace to its ServiceImports.
 func (m ServiceMapper) MapNamespaceToImports(ctx context.Context, ns client.Object) []reconcile.Request {
-	return m.mapNamespace(ctx, ns, &mcsv1beta1.ServiceImportList{})
+	return m.mapObjects(ctx, ns.GetName(), &mcsv1beta1.ServiceImportList{})
 }
 
 // MapNamespaceToServices maps a namespace to its Services.
 func (m ServiceMapper) MapNamespaceToServices(ctx context.Context, ns client.Object) []reconcile.Request {
-	return m.mapNamespace(ctx, ns, &corev1.ServiceList{})
+	return m.mapObjects(ctx, ns.GetName(), &corev1.ServiceList{})
 }
 
-// mapNamespace returns a request for each object of list's kind in a namespace.
-func (m ServiceMapper) mapNamespace(ctx context.Context, ns client.Object, list client.ObjectList) []reconcile.Request {
-	err := m.Client.List(ctx, list, client.InNamespace(ns.GetName()), client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency)
+// mapObjects returns a request for each object of list's kind in a namespace.
+func (m ServiceMapper) mapObjects(ctx context.Context, namespace string, list client.ObjectList, options ...client.ListOption) []reconcile.Request {
+	err := m.Client.List(ctx, list, append(options, client.InNamespace(namespace), client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency)...)
 	if err != nil {
-		log.FromContext(ctx).Error(err, "Failed to requeue the services of a namespace whose labels changed", "namespace", ns.GetName())
+		log.FromContext(ctx).Error(err, "Failed to requeue the services that a change concerns", "namespace", namespace)
 	}
 	var requests []reconcile.Request
 	_ = meta.EachListItem(list, func(item runtime.Object) error {

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
@@ -37,6 +38,9 @@ type Rules struct {
 	// CheckAddress returns an error for addresses that this cluster's endpoints cannot have; nil
 	// allows all.
 	CheckAddress func(netip.Addr) error
+	// HasService reports whether the API server has a Service that the cache does not show; nil
+	// relies on the cache.
+	HasService func(context.Context, types.NamespacedName) (bool, error)
 }
 
 // WithRules returns a copy of s with rules.

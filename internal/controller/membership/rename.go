@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
@@ -196,14 +195,13 @@ func mayExport(view registry.View, clusterID string) bool {
 // isExported reports whether the service of exp is exported: the ServiceExport is valid and its
 // namespace may export.
 func (m *Membership) isExported(ctx context.Context, exp *mcsv1beta1.ServiceExport) (bool, error) {
-	var svc corev1.Service
-	found, err := kube.Find(ctx, m.reader, client.ObjectKeyFromObject(exp), &svc, client.UnsafeDisableDeepCopy)
-	if err != nil || !found || svc.DeletionTimestamp != nil || exp.DeletionTimestamp != nil {
+	svc, err := kube.FindExported(ctx, m.reader, exp)
+	if err != nil || exp.DeletionTimestamp != nil {
 		return false, err
 	}
 	ns, _, err := kube.ReadNamespace(ctx, m.reader, exp.Namespace)
 	if err != nil {
 		return false, err
 	}
-	return m.scope.ExportDenial(ns) == "" && mcs.ExportValid(&svc).Status == metav1.ConditionTrue, nil
+	return m.scope.ExportDenial(ns) == "" && mcs.ExportValid(exp, svc).Status == metav1.ConditionTrue, nil
 }
