@@ -76,7 +76,7 @@ func testTeams(t *testing.T, config *rest.Config, kube kubernetes.Interface, kub
 	run("diagnose web -n shop --as viewer", session.ExitIncomplete, "no permission to list pods", "1 of 1 endpoints from cls9 are ready",
 		"CoreDNS           unknown   reading the Deployment of CoreDNS: no permission to get deployments.apps in namespace kube-system",
 		"Failed in envtest at derived Service: does not exist")
-	run("diagnose web -n blog --as viewer", session.ExitIncomplete, "no permission to get services in namespace blog", "role view")
+	run("diagnose web -n blog --as viewer", session.ExitIncomplete, "no permission to get serviceexports.multicluster.x-k8s.io in namespace blog", "role view")
 
 	run("install --wait 0s --edit-role", session.ExitOK, "ClusterRole cloud-map-mcs-controller-edit applied")
 	aggregate(t, kube)

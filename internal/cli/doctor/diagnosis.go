@@ -187,6 +187,10 @@ func noExportStep(key mcs.Key, all []ServiceFacts) check.Check {
 		return c
 	}
 	c.Remedy = fmt.Sprintf("run kubectl mcs export %s -n %s --context %s", key.Name, key.Namespace, all[i].Context)
+	if others := all[i].otherNames; len(others) > 0 {
+		c.Detail += ", and Service " + key.Name + " is exported as " + strings.Join(others, ", ")
+		c.Remedy = fmt.Sprintf("run kubectl mcs diagnose %s -n %s --context %s", others[0], key.Namespace, all[i].Context)
+	}
 	return c
 }
 
@@ -232,7 +236,14 @@ func (f *ServiceFacts) instanceSteps() []check.Check {
 
 func (f *ServiceFacts) serviceStep(key mcs.Key) check.Check {
 	c := check.Check{Name: "Service", Result: check.Failed}
+	name, err := f.serviceName()
 	switch {
+	case err != nil:
+		c.Detail = err.Error()
+		c.Remedy = f.renameRemedy()
+	case f.service == nil && name != key.Name:
+		c.Detail = fmt.Sprintf("Service %s/%s does not exist, which annotation %s of the ServiceExport names", key.Namespace, name, mcs.AnnotationService)
+		c.Remedy = "create the Service, or " + f.renameRemedy()
 	case f.service == nil:
 		c.Detail = "Service " + key.String() + " does not exist, only its ServiceExport"
 		c.Remedy = "create the Service, or delete the ServiceExport: kubectl mcs unexport " + key.Name + " -n " + key.Namespace + " --context " + f.Context
@@ -249,8 +260,16 @@ func (f *ServiceFacts) serviceStep(key mcs.Key) check.Check {
 			kind = "headless"
 		}
 		c.Result, c.Detail = check.OK, strings.TrimSpace(kind+" "+strings.Join(ports, " "))
+		if name != key.Name {
+			c.Detail = name + ": " + c.Detail
+		}
 	}
 	return c
+}
+
+// renameRemedy is the remedy for a ServiceExport that names a Service that is not there.
+func (f *ServiceFacts) renameRemedy() string {
+	return fmt.Sprintf("name another Service: kubectl mcs export SERVICE --name %s -n %s --context %s", f.key.Name, f.key.Namespace, f.Context)
 }
 
 func (f *ServiceFacts) endpointsStep(key mcs.Key) check.Check {
@@ -259,7 +278,8 @@ func (f *ServiceFacts) endpointsStep(key mcs.Key) check.Check {
 	c.Detail = fmt.Sprintf("%d of %d endpoints are ready", ready, all)
 	if ready == 0 {
 		c.Result = check.Failed
-		c.Remedy = fmt.Sprintf("make a pod of the Service ready: kubectl --context %s -n %s describe service %s", f.Context, key.Namespace, key.Name)
+		name, _ := f.serviceName()
+		c.Remedy = fmt.Sprintf("make a pod of the Service ready: kubectl --context %s -n %s describe service %s", f.Context, key.Namespace, cmp.Or(name, key.Name))
 	}
 	return c
 }

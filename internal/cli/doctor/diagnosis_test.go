@@ -51,6 +51,7 @@ func refusalsOf(cluster string) []policy.Refusal {
 
 func TestDiagnose(t *testing.T) {
 	type facts = *ServiceFacts
+	named := func(service string) map[string]string { return map[string]string{mcs.AnnotationService: service} }
 	tests := []struct {
 		name        string
 		mutate      func(exporter, importer facts)
@@ -63,6 +64,14 @@ func TestDiagnose(t *testing.T) {
 		{name: "no cluster exports the service", mutate: func(e, i facts) { e.export, i.Registry.Exports, e.Registry.Own = nil, nil, nil },
 			wantFailure: "cls1: ServiceExport", wantText: "run kubectl mcs export web -n demo --context cls1"},
 		{name: "Service does not exist", mutate: func(e, _ facts) { e.service = nil }, wantFailure: "cls1: Service", wantText: "unexport"},
+		{name: "Service of another name", mutate: func(e, _ facts) { e.export.Annotations, e.service.Name = named("web-green"), "web-green" }},
+		{name: "Service of another name does not exist", mutate: func(e, _ facts) { e.export.Annotations, e.service = named("web-green"), nil },
+			wantFailure: "cls1: Service", wantText: "Service demo/web-green does not exist, which annotation cloud-map-mcs.github.io/service of the ServiceExport names"},
+		{name: "annotation that is not the name of a Service", mutate: func(e, _ facts) { e.export.Annotations, e.service, e.slices = named("Web"), nil, nil },
+			wantFailure: "cls1: Service", wantText: "kubectl mcs export SERVICE --name web -n demo --context cls1"},
+		{name: "the Service is exported under another name", mutate: func(e, i facts) {
+			e.export, i.Registry.Exports, e.Registry.Own, e.otherNames = nil, nil, nil, []string{"shop", "store"}
+		}, wantFailure: "cls1: ServiceExport", wantText: "Service web is exported as shop, store\nrun kubectl mcs diagnose shop -n demo --context cls1"},
 		{name: "Service of type ExternalName", mutate: func(e, _ facts) { e.service.Spec.Type = corev1.ServiceTypeExternalName }, wantFailure: "cls1: Service", wantText: "ExternalName"},
 		{name: "no endpoints", mutate: func(e, _ facts) { e.slices = nil }, wantFailure: "cls1: EndpointSlices", wantText: "0 of 0"},
 		{name: "no ready endpoint", mutate: func(e, _ facts) {

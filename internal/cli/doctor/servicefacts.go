@@ -38,9 +38,13 @@ type ServiceFacts struct {
 
 	// hasNamespace reports whether the service's namespace exists.
 	hasNamespace bool
-	service      *corev1.Service
-	slices       []discoveryv1.EndpointSlice
-	export       *mcsv1beta1.ServiceExport
+	// service is the Service that export names, or else that of the name of key, and slices are its
+	// EndpointSlices.
+	service *corev1.Service
+	slices  []discoveryv1.EndpointSlice
+	export  *mcsv1beta1.ServiceExport
+	// otherNames are those under which service is exported, if there is no export.
+	otherNames []string
 	// Import and ImportedSlices are the ServiceImport and its EndpointSlices.
 	Import         *mcsv1beta1.ServiceImport
 	derived        *corev1.Service
@@ -130,19 +134,16 @@ func (f *ServiceFacts) readObjects(ctx context.Context, k *session.Cluster, key 
 	} else if err != nil {
 		return fmt.Errorf("reading namespace %s: %w", key.Namespace, err)
 	}
-	if f.service, err = readObject(ctx, k, key.Namespace, key.Name, &corev1.Service{}); err != nil {
+	if f.export, err = readObject(ctx, k, key.Namespace, key.Name, &mcsv1beta1.ServiceExport{}); err != nil {
 		return err
 	}
-	if f.export, err = readObject(ctx, k, key.Namespace, key.Name, &mcsv1beta1.ServiceExport{}); err != nil {
+	if err := f.readService(ctx, k); err != nil {
 		return err
 	}
 	if f.Import, err = readObject(ctx, k, key.Namespace, key.Name, &mcsv1beta1.ServiceImport{}); err != nil {
 		return err
 	}
 	if f.derived, err = readObject(ctx, k, key.Namespace, plan.DerivedName(key, f.Import), &corev1.Service{}); err != nil {
-		return err
-	}
-	if f.slices, err = listSlices(ctx, k, key, client.MatchingLabels{discoveryv1.LabelServiceName: key.Name}); err != nil {
 		return err
 	}
 	// A controller of an earlier version may have written them.
@@ -154,6 +155,32 @@ func (f *ServiceFacts) readObjects(ctx context.Context, k *session.Cluster, key 
 	}
 	f.ImportedSlices, err = listSlices(ctx, k, key, client.MatchingLabels{mcsv1beta1.LabelServiceName: key.Name, plan.LabelManagedBy: plan.ManagedBy})
 	return err
+}
+
+// readService reads the Service with its EndpointSlices.
+func (f *ServiceFacts) readService(ctx context.Context, k *session.Cluster) (err error) {
+	name, err := f.serviceName()
+	if err != nil {
+		return nil //nolint:nilerr // serviceStep reports it
+	}
+	if f.service, err = readObject(ctx, k, f.key.Namespace, name, &corev1.Service{}); err != nil {
+		return err
+	}
+	if f.export == nil && f.service != nil {
+		// a user without permission to list ServiceExports may still diagnose one
+		f.otherNames, _ = k.NamesOf(ctx, f.key.Namespace, name)
+	}
+	f.slices, err = listSlices(ctx, k, f.key, client.MatchingLabels{discoveryv1.LabelServiceName: name})
+	return err
+}
+
+// serviceName returns the name of the Service, or an error if the annotation of the ServiceExport
+// has none.
+func (f *ServiceFacts) serviceName() (string, error) {
+	if f.export == nil {
+		return f.key.Name, nil
+	}
+	return mcs.ExportedService(f.export)
 }
 
 // readObject returns an object, or nil if it does not exist.

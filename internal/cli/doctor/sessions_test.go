@@ -8,11 +8,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/clitest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
@@ -24,6 +26,17 @@ func TestSessions(t *testing.T) {
 			"diagnose web --context cls1,cls2", "diagnose web --context cls2", "diagnose web --context cls2 --no-probe", "diagnose nothing --context cls1,cls2",
 			"diagnose nothing -o yaml",
 		}},
+		{Name: "diagnose-another-name", Setup: func(c clitest.Clusters) {
+			clitest.ExportWeb(c)
+			k := c["cls1"]
+			k.Remove(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "web"}})
+			k.Remove(clitest.Slice("web-1", nil))
+			export := &mcsv1beta1.ServiceExport{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "web", Annotations: map[string]string{mcs.AnnotationService: "web-green"}}}
+			k.Remove(export)
+			export.Status.Conditions = []metav1.Condition{{Type: "Valid", Status: metav1.ConditionTrue}, {Type: "Ready", Status: metav1.ConditionTrue}, {Type: "Conflict"}}
+			k.Add(export, clitest.Slice("web-green-1", map[string]string{discoveryv1.LabelServiceName: "web-green"}),
+				&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "web-green"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}})
+		}, Lines: []string{"diagnose web --no-probe", "diagnose web-green --no-probe"}},
 		{Name: "diagnose-no-permission", Setup: func(c clitest.Clusters) {
 			clitest.ExportWeb(c)
 			c["cls2"].CoreDNS.DeniedResource = "endpointslices"

@@ -2,9 +2,11 @@
 package export
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -12,10 +14,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/policy"
 )
 
@@ -30,21 +36,25 @@ func Commands(s *session.Session) []*cobra.Command {
 
 func exportCommand(s *session.Session) *cobra.Command {
 	var timeout time.Duration
+	var name string
 	cmd := &cobra.Command{
 		Use:   "export SERVICE",
 		Short: "Export a Service to the clusterset",
 		Long: "Creates the ServiceExport of a Service in each context and waits until it is ready: the registry shows the export.\n" +
+			"With --name, the clusterset has the Service under another name. A ServiceExport of that name, which exports another\n" +
+			"Service until now, is changed and not withdrawn in between.\n" +
 			"Exit code 3 when it is not ready within --wait.",
-		Example:           "  kubectl mcs export web -n shop --context cls1,cls2",
+		Example:           "  kubectl mcs export web -n shop --context cls1,cls2\n  kubectl mcs export web-green --name web -n shop",
 		Args:              session.RequireService,
 		ValidArgsFunction: s.CompleteServices,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runInEachCluster(s, func(k *session.Cluster, namespace string) error {
-				return createExport(cmd.Context(), s, k, namespace, args[0], timeout)
+				return createExport(cmd.Context(), s, k, request{namespace, args[0], name}, timeout)
 			})
 		},
 	}
 	s.AddNamespaceFlag(cmd)
+	cmd.Flags().StringVar(&name, "name", "", "name of the service in the clusterset (default: that of the Service)")
 	cmd.Flags().DurationVar(&timeout, "wait", exportWait, "how long to wait until the ServiceExport is ready; 0 does not wait")
 	return cmd
 }
@@ -53,7 +63,7 @@ func unexportCommand(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "unexport SERVICE",
 		Short:             "Stop exporting a Service to the clusterset",
-		Long:              "Deletes the ServiceExport of a Service in each context. The Service itself does not change.",
+		Long:              "Deletes the ServiceExport in each context. SERVICE is the name in the clusterset. The Service itself does not change.",
 		Args:              session.RequireService,
 		ValidArgsFunction: s.CompleteServices,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -88,54 +98,101 @@ func runInEachCluster(s *session.Session, do func(k *session.Cluster, namespace 
 	return nil
 }
 
-func createExport(ctx context.Context, s *session.Session, k *session.Cluster, namespace, name string, timeout time.Duration) error {
-	exists, err := k.Find(ctx, namespace, name, &corev1.Service{})
+// request is an export that the user asks for.
+type request struct {
+	namespace, service string
+	// name is that in the clusterset, "" for that of the Service.
+	name string
+}
+
+// export returns the ServiceExport of the request.
+func (r request) export() *mcsv1beta1.ServiceExport {
+	exp := &mcsv1beta1.ServiceExport{ObjectMeta: metav1.ObjectMeta{Namespace: r.namespace, Name: cmp.Or(r.name, r.service)}}
+	if exp.Name != r.service {
+		exp.Annotations = map[string]string{mcs.AnnotationService: r.service}
+	}
+	return exp
+}
+
+func createExport(ctx context.Context, s *session.Session, k *session.Cluster, r request, timeout time.Duration) error {
+	var svc corev1.Service
+	exists, err := k.Find(ctx, r.namespace, r.service, &svc)
 	if err != nil {
-		return fmt.Errorf("reading Service %s/%s: %w", namespace, name, err)
+		return fmt.Errorf("reading Service %s/%s: %w", r.namespace, r.service, err)
 	}
 	if !exists {
-		return fmt.Errorf("there is no Service %s in namespace %s: create it first, or set its namespace with -n", name, namespace)
+		return fmt.Errorf("there is no Service %s in namespace %s: create it first, or set its namespace with -n", r.service, r.namespace)
+	}
+	export := r.export()
+	if valid := mcs.ExportValid(export, &svc); valid.Status != metav1.ConditionTrue {
+		return fmt.Errorf("exporting Service %s/%s: %s", r.namespace, r.service, valid.Message)
 	}
 	c, err := k.Objects()
 	if err != nil {
 		return err
 	}
-	export := &mcsv1beta1.ServiceExport{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	result := "created"
 	err = c.Create(ctx, export)
 	switch {
 	case apierrors.IsAlreadyExists(err):
-		result = "exists already"
+		if result, err = changeExport(ctx, c, r); err != nil {
+			return err
+		}
 	case session.IsNotFound(err):
 		return errors.New("the cluster does not serve ServiceExport: install the CRDs with \"kubectl mcs install\"")
 	case err != nil:
-		return fmt.Errorf("creating ServiceExport %s/%s: %w", namespace, name, err)
+		return fmt.Errorf("creating ServiceExport %s/%s: %w", export.Namespace, export.Name, err)
 	}
-	s.Printf("%s: ServiceExport %s/%s %s", k.Context, namespace, name, result)
+	s.Printf("%s: ServiceExport %s/%s %s", k.Context, export.Namespace, export.Name, result)
 	if timeout <= 0 {
 		return nil
 	}
 	return waitForExport(ctx, s, k, export, timeout)
 }
 
+// changeExport makes an existing ServiceExport export the Service of the request, and returns what
+// it has done. Without a name in the request it changes nothing.
+func changeExport(ctx context.Context, c client.Client, r request) (result string, err error) {
+	export, want := &mcsv1beta1.ServiceExport{}, r.export()
+	name := want.Namespace + "/" + want.Name
+	if err := c.Get(ctx, client.ObjectKeyFromObject(want), export); err != nil {
+		return "", fmt.Errorf("reading ServiceExport %s: %w", name, err)
+	}
+	before, invalid := mcs.ExportedService(export)
+	switch {
+	case invalid == nil && before == r.service:
+		return "exists already", nil
+	case r.name == "":
+		return "", fmt.Errorf("annotation %s of ServiceExport %s names Service %s: to export Service %s instead, add --name %s",
+			mcs.AnnotationService, name, export.Annotations[mcs.AnnotationService], r.service, want.Name)
+	}
+	patch := client.MergeFrom(export.DeepCopy())
+	delete(export.Annotations, mcs.AnnotationService)
+	export.Annotations = labels.Merge(export.Annotations, want.Annotations)
+	if err := c.Patch(ctx, export, patch, client.FieldOwner(names.Plugin)); err != nil {
+		return "", fmt.Errorf("changing ServiceExport %s: %w", name, err)
+	}
+	return fmt.Sprintf("exports Service %s now, before %s", r.service, cmp.Or(before, "none")), nil
+}
+
 // failedPolls is the number of polls, of a second, after which a condition Failed is an answer: a
-// retry of the controller may resolve one within seconds.
+// retry of the controller may resolve one within seconds, and a ServiceExport that was changed has
+// the condition of before.
 const failedPolls = 4
 
-// waitForExport waits until an export is ready, found invalid, or fails for some seconds.
+// waitForExport waits until an export is ready, or fails for some seconds.
 func waitForExport(ctx context.Context, s *session.Session, k *session.Cluster, export *mcsv1beta1.ServiceExport, timeout time.Duration) error {
-	var valid, readiness *metav1.Condition
+	var readiness *metav1.Condition
 	failed := 0
 	err := k.Poll(ctx, timeout, func() (bool, error) {
 		if _, err := k.Find(ctx, export.Namespace, export.Name, export); err != nil {
 			return false, err
 		}
-		valid = meta.FindStatusCondition(export.Status.Conditions, string(mcsv1beta1.ServiceExportConditionValid))
 		readiness = meta.FindStatusCondition(export.Status.Conditions, string(mcsv1beta1.ServiceExportConditionReady))
 		if readiness != nil && readiness.Reason == string(mcsv1beta1.ServiceExportReasonFailed) {
 			failed++
 		}
-		return readiness != nil && readiness.Status == metav1.ConditionTrue || valid != nil && valid.Status == metav1.ConditionFalse || failed >= failedPolls, nil
+		return readiness != nil && readiness.Status == metav1.ConditionTrue || failed >= failedPolls, nil
 	})
 	if err != nil && !wait.Interrupted(err) {
 		return fmt.Errorf("waiting for ServiceExport %s/%s: %w", export.Namespace, export.Name, err)
@@ -172,6 +229,9 @@ func deleteExport(ctx context.Context, s *session.Session, k *session.Cluster, n
 	switch {
 	case session.IsNotFound(err):
 		s.Printf("%s: ServiceExport %s/%s does not exist", k.Context, namespace, name)
+		if others, err := k.NamesOf(ctx, namespace, name); err == nil && len(others) > 0 {
+			s.Printf("%s: Service %s is exported as %s", k.Context, name, strings.Join(others, ", "))
+		}
 	case err != nil:
 		return fmt.Errorf("deleting ServiceExport %s/%s: %w", namespace, name, err)
 	default:

@@ -18,6 +18,17 @@ func TestSessions(t *testing.T) {
 		}, Lines: []string{
 			"export web --wait 0s", "export web --wait 5ms", "export web --wait 0s --context cls1,cls2", "unexport web --context cls1,cls2",
 		}},
+		{Name: "export-name", Setup: func(c clitest.Clusters) {
+			for _, name := range []string{"web", "web-blue", "web-green"} {
+				c["cls1"].Add(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: name}})
+			}
+			c["cls1"].Add(&corev1.Service{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "external"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName},
+			})
+		}, Lines: []string{
+			"export web-blue --name web --wait 0s", "export web-blue --name web --wait 0s", "export web-green --name web --wait 0s", "export web-green --name shop --wait 0s",
+			"unexport web-green", "export web-red --name web", "export external --name web", "export web --wait 0s", "export web --name web --wait 0s", "export web --wait 0s",
+		}},
 		{Name: "release", Setup: func(c clitest.Clusters) {
 			service := func(name string, annotations map[string]string) *corev1.Service {
 				return &corev1.Service{

@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
 // List reads the objects of a kind, in one namespace or in all when it is "".
@@ -47,6 +49,18 @@ func (k *Cluster) ListExports(ctx context.Context, namespace string) ([]mcsv1bet
 		return nil, fmt.Errorf("listing ServiceExports: %w", err)
 	}
 	return exports.Items, nil
+}
+
+// NamesOf returns the sorted names of the ServiceExports that export a Service.
+func (k *Cluster) NamesOf(ctx context.Context, namespace, service string) (names []string, err error) {
+	exports, err := k.ListExports(ctx, namespace)
+	for i := range exports {
+		if name, invalid := mcs.ExportedService(&exports[i]); invalid == nil && name == service {
+			names = append(names, exports[i].Name)
+		}
+	}
+	slices.Sort(names)
+	return names, err
 }
 
 // ListImports returns the ServiceImports of a namespace, or of all when it is "".

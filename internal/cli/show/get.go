@@ -12,6 +12,7 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
 // getOptions are the flags of get exports and get imports.
@@ -30,7 +31,7 @@ func getCommand(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{Use: "get", Short: "List exports, imports, services or clusters of several contexts"}
 	cmd.AddCommand(
 		getObjectsCommand(s, "exports", "List ServiceExports with their conditions", (*session.Cluster).ListExports,
-			[]any{"CONTEXT", "NAMESPACE", "NAME", "VALID", "READY", "CONFLICT", "AGE"}, exportRow),
+			[]any{"CONTEXT", "NAMESPACE", "NAME", "SERVICE", "VALID", "READY", "CONFLICT", "AGE"}, exportRow),
 		getObjectsCommand(s, "imports", "List ServiceImports with their source clusters", (*session.Cluster).ListImports,
 			[]any{"CONTEXT", "NAMESPACE", "NAME", "TYPE", "IPS", "PORTS", "CLUSTERS", "READY", "AGE"}, importRow),
 		getServicesCommand(s), getClustersCommand(s),
@@ -96,8 +97,9 @@ func getObjectsCommand[T any](
 
 func exportRow(k *session.Cluster, e *mcsv1beta1.ServiceExport, wide bool) []any {
 	c := e.Status.Conditions
+	service, _ := mcs.ExportedService(e) // condition Valid has the error
 	return []any{
-		k.Context, e.Namespace, e.Name, conditionCell(c, string(mcsv1beta1.ServiceExportConditionValid), wide),
+		k.Context, e.Namespace, e.Name, service, conditionCell(c, string(mcsv1beta1.ServiceExportConditionValid), wide),
 		conditionCell(c, string(mcsv1beta1.ServiceExportConditionReady), wide), conditionCell(c, string(mcsv1beta1.ServiceExportConditionConflict), wide),
 		session.Age(e.CreationTimestamp.Time, k.Now()),
 	}
