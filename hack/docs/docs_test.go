@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 )
 
 func TestInsertFigures(t *testing.T) {
@@ -60,6 +62,19 @@ func TestDescriptions(t *testing.T) {
 			if text := aside.ReplaceAllString(m[2], ""); utf8.RuneCountInString(text) > limit {
 				t.Errorf("%s: the description of %s has %d characters, want at most %d: move details to a page of docs, and link it\n%s", path, m[1], utf8.RuneCountInString(text), limit, text)
 			}
+		}
+	}
+}
+
+// TestCell checks that a cell shows the text: a bar ends no cell, and <name> is no element of HTML.
+func TestCell(t *testing.T) {
+	for text, want := range map[string]string{
+		"a|b":                        `a\|b`,
+		"namespace mcs.<clusterset>": `namespace mcs.\<clusterset>`,
+		"see " + docs.URL("iam.md#hosted-zones") + ", " + docs.URL("runbooks/README.md"): "see [iam.md](../iam.md#hosted-zones), [runbooks](../runbooks/README.md)",
+	} {
+		if got := cell(text); got != want {
+			t.Errorf("cell(%q) is %q, want %q", text, got, want)
 		}
 	}
 }

@@ -20,7 +20,8 @@ import (
 // pageURL matches the URL of a page of the documentation.
 var pageURL = regexp.MustCompile(regexp.QuoteMeta(docs.URL("")) + `(?:[\w-]+/)*[\w-]+\.md(?:#[\w-]+)?`)
 
-// cell escapes text for a cell of a table, and links the pages that it names.
+// cell escapes text for a cell of a table, where a page would hide <name>, and links the pages that
+// it names.
 func cell(text string) string {
 	text = pageURL.ReplaceAllStringFunc(text, func(url string) string {
 		page := strings.TrimPrefix(url, docs.URL(""))
@@ -30,7 +31,7 @@ func cell(text string) string {
 		}
 		return "[" + name + "](../" + page + ")"
 	})
-	return strings.ReplaceAll(text, "|", `\|`)
+	return strings.NewReplacer("|", `\|`, "<", `\<`).Replace(text)
 }
 
 func flagsPage() (string, error) {
