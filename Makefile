@@ -179,6 +179,24 @@ e2e: build bin/helm $(if $(NIGHTLY),bin/etcdutl dist/etcd.tar dist/coredns-old.t
 	E2E=1 E2E_CLOUDMAP='$(CLOUDMAP)' go test $(SHORT) -count=1 -timeout $(if $(NIGHTLY),90m,55m) -parallel 4 -v ./test/e2e $(if $(RUN),-run '$(RUN)') $(DOWN)
 	$(if $(RUN)$(REGISTRY),,E2E=1 REGISTRY=etcd go test $(SHORT) -count=1 -timeout $(if $(NIGHTLY),90m,20m) -parallel 4 -v ./test/e2e -run '$(ON_ETCD)' $(DOWN))
 
+# The programs of the site, pinned in hack/site/package-lock.json. None of their install scripts runs.
+hack/site/node_modules: hack/site/package.json hack/site/package-lock.json
+	npm --prefix hack/site ci --ignore-scripts --no-audit --no-fund
+	@touch $@
+
+# The path of the site on its server, and in dist/site.
+site: export SITE_BASE ?= /
+site: export SITE_VERSION := $(TAG)
+.PHONY: site
+site: hack/site/node_modules ## Build the site of docs/ into dist/site and check its links (needs Node.js 20 and npm; SITE_BASE=/path/ on a server)
+	npm --prefix hack/site run --silent build
+	npm --prefix hack/site run --silent check
+
+.PHONY: site-test
+site-test: site ## Compare the site with docs/, and open and search it in Chromium, which it installs
+	command -v chromium >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends chromium; }
+	REQUIRE_SITE=1 REQUIRE_CHROMIUM=1 go test -count=1 -timeout 10m ./test/docs -run '^Test(Browser_)?Site$$'
+
 # Not part of make test: it takes three minutes, and the scenarios bring up and use the same clusters.
 .PHONY: testbed-e2e
 testbed-e2e: build ## Bring clusters of the testbed up, kill and repair them (root)
@@ -307,4 +325,4 @@ release-test: build bin/helm bin/cosign bin/crane ## Make a release, publish it 
 clean: ## Take the testbed down and remove what was built
 	[ -z "$$(ls -d /sys/class/net/cmmcs0 /sys/fs/cgroup/{,*/}cloud-map-mcs-testbed 2>/dev/null)" ] || { \
 	  [ -x bin/testbed ] || go build -C testbed -o ../bin/ ./cmd/testbed; bin/testbed down; }
-	rm -rf bin dist
+	rm -rf bin dist hack/site/node_modules

@@ -35,7 +35,7 @@ func TestNoNewNamesOfAWS(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if entry.IsDir() && slices.Contains([]string{".git", "bin", "dist"}, entry.Name()) {
+		if entry.IsDir() && slices.Contains([]string{".git", "bin", "dist", "node_modules"}, entry.Name()) {
 			return filepath.SkipDir
 		}
 		if !slices.Contains([]string{".go", ".md", ".yaml", ".yml", ".json", ".tpl", ".txt", ".html", ".js", ".txtar"}, filepath.Ext(path)) {

@@ -41,7 +41,7 @@ func declaredTests(t *testing.T) map[string]bool {
 		switch {
 		case err != nil:
 			return err
-		case entry.IsDir() && slices.Contains([]string{".git", "bin", "dist"}, entry.Name()):
+		case entry.IsDir() && slices.Contains([]string{".git", "bin", "dist", "node_modules"}, entry.Name()):
 			return fs.SkipDir
 		case !strings.HasSuffix(path, "_test.go"):
 			return nil
