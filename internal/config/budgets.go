@@ -10,8 +10,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 )
 
-// Budgets limit the cost of the exports of the other clusters in this one.
-// docs/operations-measurements.md has the arithmetic.
+// Budgets limit the cost of the exports of the other clusters in this one. defaultBudgets has the
+// arithmetic.
 type Budgets struct {
 	budget.Limits
 	// NamespaceImports is the maximum number of imports in a namespace.
@@ -48,7 +48,8 @@ func scaledBudgets(scale float64) Budgets {
 //     cluster of Kubernetes' tested size has 150,000 pods; one member may add two thirds of as many
 //     entries.
 //   - bytes: an export of ten endpoints takes some 200, so 5,000 take 1 MiB; 4 KiB of annotations
-//     each for a quarter of the exports fit besides it.
+//     each for a quarter of the exports fit besides it. They are kept as read and in the cached
+//     ServiceImport, so 16 MiB take 32 of the 170.
 //   - imports in a namespace: the same thresholds have 5,000 Services in a namespace, and its own
 //     Services need a part.
 //

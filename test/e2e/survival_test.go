@@ -54,7 +54,7 @@ var inCI = map[string][]string{
 
 // TestImportsSurvive does to a clusterset of 50 exports what users, tools, and other members can do
 // to it. Nothing but the word of the exporting cluster ends an import. docs/reliability-tests.md
-// has the table that it prints. All scenarios take 45 minutes (NIGHTLY=1); those in inCI take one.
+// has the results. All scenarios take 45 minutes (NIGHTLY=1); those in inCI take one.
 func TestImportsSurvive(t *testing.T) {
 	s := newSurvival(t)
 	s.testIdentity(t)

@@ -1,6 +1,6 @@
 // Package budget limits the cost of the exports of the other clusters in this one: of one member,
 // and of all together. It decides which exports are admitted. docs/operations.md has the
-// budgets, docs/operations-measurements.md their arithmetic.
+// budgets, package config their arithmetic.
 //
 // A [Ledger] has the budgets and an [Account] for each cluster and registry. An export is offered
 // with the cost of its version in the registry, and held with the cost of the version in use. A
