@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -120,21 +122,33 @@ func Introduction(registry string) string {
 		title = "# The walk-through on " + registries[registry].name + "\n"
 	}
 	return title + `
-The steps of ` + "`make demo`" + ` with their real output, on two Kubernetes clusters of the testbed: from installing to uninstalling. The pod networks of
-` + "`cls1` and `cls2`" + ` are routed to each other, and the service CIDR is the same in both. Commands that are repeated for cls2 are shown for cls1 only.
-` + registries[registry].introduction
+The steps of ` + "`make demo`" + ` with their output, on two Kubernetes clusters of the testbed: from installing to uninstalling. The pod networks of
+` + "`cls1` and `cls2`" + ` are routed to each other, and the service CIDR is the same in both. Commands that repeat others are left out, and
+` + "`…`" + ` marks omitted output. ` + registries[registry].introduction
 }
 
+// noise matches lines of output that say nothing about the step.
+var noise = regexp.MustCompile(`^  (;; Got recursion not available|Waiting for deployment |\(\d+\.\d s\)$)`)
+
 // Markdown returns the step as a section of a page, with the output of Run: without the commands
-// that repeat those of another cluster, and without the duration of the step.
+// that repeat those of another cluster, noise, and the duration of the step.
 func (step Step) Markdown(printed string) string {
 	_, body, _ := strings.Cut(strings.TrimLeft(printed, "\n"), "\n")
 	body, _, _ = strings.Cut(body, fmt.Sprintf("   step %d took ", step.Number))
 	var shown []string
 	for i, text := range strings.Split("\n"+strings.Trim(body, "\n"), "\n$ ")[1:] {
 		if !step.Commands[i].again {
-			shown = append(shown, "$ "+strings.TrimRight(text, "\n"))
+			shown = append(shown, "$ "+step.Commands[i].shorten(strings.TrimRight(text, "\n")))
 		}
 	}
 	return fmt.Sprintf("\n## %d. %s\n\n%s\n\n```console\n%s\n```\n", step.Number, step.Title, step.Note, strings.Join(shown, "\n\n"))
+}
+
+// shorten returns the text of a command, its line and its output, as pages have it.
+func (c Command) shorten(text string) string {
+	lines := slices.DeleteFunc(strings.Split(text, "\n"), noise.MatchString)
+	if c.shown > 0 && len(lines) > 1+c.shown {
+		lines = append(lines[:1+c.shown], "  …")
+	}
+	return strings.Join(lines, "\n")
 }

@@ -38,8 +38,11 @@ type Command struct {
 	// of a cluster one after the other, those of different clusters at once. The next command
 	// without it waits for them all.
 	beside string
-	// again: the command repeats that of another cluster, and is left out of pages.
+	// again: the command repeats another one, such as that of another cluster, and is left out of
+	// pages.
 	again bool
+	// shown is the number of lines of output that pages have; 0 is all.
+	shown int
 }
 
 // Slower returns the step with time limits that are longer by a factor.
@@ -88,7 +91,7 @@ func Steps(registry string, clusters int) []Step {
 				run("kubectl --context CLS apply -f samples/clusterproperty-CLS.yaml"),
 			), []Command{
 				r.members,
-				memberOf("cls1", "cls2"), memberOf("cls2", "cls1"),
+				memberOf("cls1", "cls2").tested(), memberOf("cls2", "cls1").tested(),
 			}, each(further,
 				run("kubectl mcs join --context CLS --cluster-id=CLS --clusterset-id=demo-set"),
 			))},
@@ -133,9 +136,9 @@ func Steps(registry string, clusters int) []Step {
 			"A cluster that exports a service imports it too.",
 			[]Command{
 				run("kubectl --context cls1 apply -f samples/client-hello.yaml"),
-				wait("kubectl --context cls1 -n demo wait pod/client-hello --for=condition=Ready --timeout=5s", started, contains("condition met")),
+				wait("kubectl --context cls1 -n demo wait pod/client-hello --for=condition=Ready --timeout=5s", started, contains("condition met")).tested(),
 				wait(lookup("cls1", name), soon, matches(`Address:\s+172\.20\.\d+\.\d+`)),
-				wait(curls("cls1", 24), soon, answersFrom(map[string]int{"10.10": 3})),
+				wait(curls("cls1", 24), soon, answersFrom(map[string]int{"10.10": 3})).tested(),
 			}},
 		{11, "Export it from cls2 too: both clusters' pods answer in both, same IP as before",
 			"The service has the endpoints of both clusters.",
@@ -145,7 +148,7 @@ func Steps(registry string, clusters int) []Step {
 				wait("kubectl --context cls2 -n demo rollout status deployment/nginx-demo --timeout=5s", started, contains("successfully rolled out")),
 				wait(conditions("cls2"), soon, contains("Ready=True (Exported)", "Conflict=False (NoConflicts)")),
 				wait(curls("cls1", 60), soon, answersFrom(map[string]int{"10.10": 3, "10.12": 3})),
-				wait(curls("cls2", 60), soon, answersFrom(map[string]int{"10.10": 3, "10.12": 3})),
+				wait(curls("cls2", 60), soon, answersFrom(map[string]int{"10.10": 3, "10.12": 3})).tested(),
 				run("kubectl --context cls2 -n demo get serviceimport nginx-hello -o jsonpath='{.spec.ips[0]}' | diff - bin/clusterset-ip && echo the clusterset IP is still $(cat bin/clusterset-ip)"),
 			}, each(further,
 				run("kubectl --context CLS apply -f samples/client-hello.yaml"),
@@ -160,11 +163,11 @@ func Steps(registry string, clusters int) []Step {
 				wait(conditions("cls2"), soon, contains("Valid=True (Valid)", "Conflict=True (SessionAffinityConflict)")),
 				wait(conditions("cls1"), soon, contains("Valid=True (Valid)", "Conflict=True (SessionAffinityConflict)")),
 				run("kubectl --context cls2 -n demo get serviceexport nginx-hello -o jsonpath='{.status.conditions[?(@.type==\"Conflict\")].message}{\"\\n\"}'").check(contains("cls1", "cls2")),
-				run("kubectl --context cls2 -n demo get serviceimport nginx-hello -o jsonpath='{.spec.sessionAffinity}{\"\\n\"}'").check(contains("None")),
-				wait(curls("cls2", 60), soon, answersFrom(map[string]int{"10.10": 3, "10.12": 3})),
+				run("kubectl --context cls2 -n demo get serviceimport nginx-hello -o jsonpath='{.spec.sessionAffinity}{\"\\n\"}'").check(contains("None")).tested(),
+				wait(curls("cls2", 60), soon, answersFrom(map[string]int{"10.10": 3, "10.12": 3})).tested(),
 				run("kubectl --context cls2 -n demo patch service nginx-hello -p '{\"spec\":{\"sessionAffinity\":\"None\"}}'"),
 			}, both(
-				wait(conditions("CLS"), soon, contains("Conflict=False (NoConflicts)")),
+				wait(conditions("CLS"), soon, contains("Conflict=False (NoConflicts)")).tested(),
 			)...)},
 		{13, "Export a headless Service of a StatefulSet from both: each pod has a name in the clusterset",
 			"`<hostname>.<cluster>.<service>.<namespace>.svc.clusterset.local` is one pod; without hostname and cluster the name has all ready pods.",
@@ -174,9 +177,9 @@ func Steps(registry string, clusters int) []Step {
 				wait("kubectl --context CLS -n demo rollout status statefulset/nginx-set --timeout=5s", started, nil),
 			)...),
 				wait(lookup("cls2", "nginx-set-0.cls1."+setName), soon, matches(`Address:\s+10\.10\.\d+\.\d+`)),
-				wait(lookup("cls1", "nginx-set-1.cls2."+setName), soon, matches(`Address:\s+10\.12\.\d+\.\d+`)),
+				wait(lookup("cls1", "nginx-set-1.cls2."+setName), soon, matches(`Address:\s+10\.12\.\d+\.\d+`)).tested(),
 				wait(lookup("cls2", setName), soon, addresses(map[string]int{"10.10": 2, "10.12": 2})),
-				run("kubectl --context cls2 -n demo exec client-hello -- curl -s nginx-set-1.cls1."+setName).check(contains("Server name: nginx-set-1")),
+				run("kubectl --context cls2 -n demo exec client-hello -- curl -s nginx-set-1.cls1."+setName).check(contains("Server name: nginx-set-1")).tested(),
 			)},
 		{14, "Delete the ServiceExports: the imports go, and nothing else",
 			"An import ends when no cluster exports the service. A derived Service without endpoints reserves the clusterset IP for an hour (`--clusterset-ip-hold`).",
@@ -186,7 +189,7 @@ func Steps(registry string, clusters int) []Step {
 				wait("kubectl --context CLS -n demo get serviceimports,endpointslices", soon, lacks("imported-", "serviceimport")),
 				run("kubectl --context CLS -n demo get services").check(matches(`imported-\S+\s+ClusterIP\s+172\.20\.`)),
 				wait("kubectl --context CLS -n demo exec client-hello -- nslookup "+name, soon, nil).fails("NXDOMAIN"),
-				run("kubectl --context CLS -n demo exec client-hello -- curl -s nginx-hello.demo.svc.cluster.local"),
+				run("kubectl --context CLS -n demo exec client-hello -- curl -s nginx-hello.demo.svc.cluster.local").tested(),
 			),
 				r.withdrawn,
 			)...)},
@@ -198,10 +201,10 @@ func Steps(registry string, clusters int) []Step {
 				r.left,
 			}, atOnce(all, append(r.uninstall,
 				run("kubectl mcs dns disable --context CLS"),
-				run("kubectl --context CLS delete -k "+r.overlay+" --timeout=60s"),
+				run("kubectl --context CLS delete -k "+r.overlay+" --timeout=60s").first(3),
 				run("kubectl --context CLS delete -k deploy/crds --timeout=60s"),
 				run("kubectl --context CLS delete namespace demo --timeout=60s"),
-				run("kubectl --context CLS get namespaces,crds,clusterroles,clusterrolebindings -o name | grep -v system:").check(lacks("cloud-map", "multicluster", "about.k8s.io")),
+				run("kubectl --context CLS get namespaces,crds,clusterroles,clusterrolebindings -o name | grep -v system:").check(lacks("cloud-map", "multicluster", "about.k8s.io")).tested(),
 			)...)...)...)},
 	}
 }
@@ -213,6 +216,12 @@ func wait(line string, within time.Duration, check func(string) error) Command {
 }
 
 func (c Command) check(f func(string) error) Command { c.Check = f; return c }
+
+// tested leaves the command out of pages: it tests more of what they show already.
+func (c Command) tested() Command { c.again = true; return c }
+
+// first leaves the lines of output after the first n out of pages.
+func (c Command) first(n int) Command { c.shown = n; return c }
 
 func (c Command) fails(with string) Command {
 	c.Fails, c.Check = true, contains(with)
@@ -227,7 +236,7 @@ func each(clusters []string, commands ...Command) []Command {
 	var out []Command
 	for i, cluster := range clusters {
 		for _, c := range commands {
-			c.Line, c.again = strings.ReplaceAll(c.Line, "CLS", cluster), i > 0
+			c.Line, c.again = strings.ReplaceAll(c.Line, "CLS", cluster), c.again || i > 0
 			out = append(out, c)
 		}
 	}
@@ -239,7 +248,7 @@ func atOnce(clusters []string, commands ...Command) []Command {
 	var out []Command
 	for i, cluster := range clusters {
 		for _, c := range each([]string{cluster}, commands...) {
-			c.beside, c.again = cluster, i > 0
+			c.beside, c.again = cluster, c.again || i > 0
 			out = append(out, c)
 		}
 	}

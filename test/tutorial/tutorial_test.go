@@ -92,12 +92,12 @@ func TestRun_AtOnce(t *testing.T) {
 	}
 }
 
-// TestMarkdown: a page has the commands of a step for cls1 with their output, and no duration of
-// the step.
+// TestMarkdown: a page has the commands of a step for cls1 with their output, without noise and
+// lines that are not shown, and no duration of the step.
 func TestMarkdown(t *testing.T) {
-	step := Step{Number: 2, Title: "Look", Note: "A note.", Commands: append(both(run("first CLS"), run("second CLS")), run("last"))}
-	const printed = "\n== 2. Look\n\n$ first cls1\n  one\n\n  more\n\n$ second cls1\n\n$ first cls2\n  two\n\n$ second cls2\n\n$ last\n  end\n   step 2 took 1.0 s\n"
-	const want = "\n## 2. Look\n\nA note.\n\n```console\n$ first cls1\n  one\n\n  more\n\n$ second cls1\n\n$ last\n  end\n```\n"
+	step := Step{Number: 2, Title: "Look", Note: "A note.", Commands: append(both(run("first CLS"), run("second CLS")), run("last").first(2))}
+	const printed = "\n== 2. Look\n\n$ first cls1\n  one\n\n  more\n\n$ second cls1\n\n$ first cls2\n  two\n\n$ second cls2\n\n$ last\n  Waiting for deployment \"web\"\n  (1.2 s)\n  end\n  more\n  last line\n   step 2 took 1.0 s\n"
+	const want = "\n## 2. Look\n\nA note.\n\n```console\n$ first cls1\n  one\n\n  more\n\n$ second cls1\n\n$ last\n  end\n  more\n  …\n```\n"
 	if got := step.Markdown(printed); got != want {
 		t.Errorf("the section is %q, want %q", got, want)
 	}
