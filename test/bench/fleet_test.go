@@ -72,15 +72,3 @@ func TestMergeFleets(t *testing.T) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }
-
-func TestGrowths(t *testing.T) {
-	list := []Micro{{Name: "mcs Merge", Nanoseconds: 9}, {Name: "mcs Many/clusters=10", Nanoseconds: 2}, {Name: "mcs Many/clusters=1000", Nanoseconds: 30}, {Name: "plan Many/clusters=10", Nanoseconds: 1}}
-	got := growths(list)
-	want := []growth{{"mcs Many", map[string]float64{"10": 2, "1000": 30}}, {"plan Many", map[string]float64{"10": 1}}}
-	if !reflect.DeepEqual(got, want) {
-		t.Fatalf("%+v, want %+v", got, want)
-	}
-	if cells := got[0].cells(); !reflect.DeepEqual(cells, []string{"2 ns", "", "", "30 ns", "15"}) {
-		t.Errorf("cells %q", cells)
-	}
-}

@@ -14,8 +14,8 @@ import (
 var benchmarkLine = regexp.MustCompile(`^Benchmark(\S+?)(?:-\d+)?\s+\d+\s+([\d.]+) ns/op.*?\s(\d+) B/op\s+(\d+) allocs/op`)
 
 // microRuns are the benchmarks of the hot code, by a pattern: encoding, decoding, signing, merging,
-// planning, and what grows with the clusterset. Other benchmarks of budget and etcd have no place
-// in the table, or need a real etcd.
+// planning, and what grows with the clusterset. Other benchmarks of budget and etcd are not in
+// the results, or need a real etcd.
 var microRuns = []struct {
 	pattern  string
 	packages []string
