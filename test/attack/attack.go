@@ -42,8 +42,8 @@ type Attack struct {
 	Name  string
 	Actor Actor
 	// Does are the actions of the attacker, without the subject. Prevented is the outcome that must
-	// not happen, and Effect the remaining effect. Each is one sentence without a period, in a cell
-	// of 120 characters at most.
+	// not happen; it is for the list only. Effect is the remaining effect. Each is one sentence
+	// without a period, in a cell of 120 characters at most.
 	Does, Prevented, Effect string
 	// Open is set if the attack has an effect that is to be prevented, and is not yet.
 	Open bool
@@ -72,22 +72,22 @@ var rights = []right{
 	{Thief, "It has the token of the controller's ServiceAccount."},
 }
 
-// Table returns a Markdown table of the attacks of each actor, below a heading.
+// Table returns a Markdown table of the attacks of each actor that have an effect, below a heading.
 func Table() string {
 	var b strings.Builder
 	for _, r := range rights {
 		name := string(r.actor)
-		fmt.Fprintf(&b, "### %s%s\n\n%s\n\n| attack | must not happen | remaining effect |\n| --- | --- | --- |\n",
+		fmt.Fprintf(&b, "### %s%s\n\n%s\n\n| attack | remaining effect |\n| --- | --- |\n",
 			strings.ToUpper(name[:1]), name[1:], r.has)
 		for _, a := range Attacks {
-			if a.Actor != r.actor {
+			if a.Actor != r.actor || a.Effect == "None" || strings.HasPrefix(a.Effect, "None:") {
 				continue
 			}
 			effect := a.Effect
 			if a.Open {
 				effect = "**open:** " + effect
 			}
-			fmt.Fprintf(&b, "| %s | %s | %s |\n", a.Does, a.Prevented, effect)
+			fmt.Fprintf(&b, "| %s | %s |\n", a.Does, effect)
 		}
 		b.WriteString("\n")
 	}

@@ -221,7 +221,7 @@ var Attacks = []Attack{
 	},
 	{
 		Name: "Shared fields", Actor: Member,
-		Does:      "Exports the victim's service under 30 IDs, with extreme [shared fields](shared-fields.md)",
+		Does:      "Exports the victim's service under 30 IDs, with extreme [shared fields](#shared-fields)",
 		Prevented: "The victim's endpoints or end do not count, or no problem names the intruder",
 		Effect:    "The oldest export decides; 90 older IDs leave no ports for later ones",
 		Test:      "TestAttack_SharedFields",
@@ -398,7 +398,7 @@ var Attacks = []Attack{
 		Name: "System namespaces", Actor: Member, Findings: []string{"F2", "F5"},
 		Does:      "Exports services of namespaces such as `default`, `kube-system` and `openshift`",
 		Prevented: "They are imported where they are not listed",
-		Effect:    "None",
+		Effect:    "None where they are not listed",
 		Test:      "TestAttack_SystemNamespaces",
 	},
 	{
@@ -447,7 +447,7 @@ var Attacks = []Attack{
 		Name: "Hand-made EndpointSlice", Actor: Tenant, Findings: []string{"F10"},
 		Does:      "Writes another tenant's addresses into an EndpointSlice of its Service",
 		Prevented: "`--export-slices=controller` exports the addresses",
-		Effect:    "Without that setting they are exported",
+		Effect:    "None with `--export-slices=controller`; without it they are exported",
 		Test:      "TestAttack_HandMadeSlice",
 	},
 	{

@@ -27,7 +27,7 @@ import (
 )
 
 // sharedField is a field of an import that several exports decide, and the worst that a member can
-// put there within its budgets (docs/security/shared-fields.md).
+// put there within its budgets (docs/security/threat-model.md).
 type sharedField struct {
 	name string
 	// ids is the number of IDs that the intruder exports under; isOlder is true if it exported
