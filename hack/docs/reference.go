@@ -37,22 +37,19 @@ func cell(text string) string {
 func flagsPage() (string, error) {
 	var b strings.Builder
 	b.WriteString("# Flags of the controller\n\n" +
-		"Generated from `internal/config` by `make generate`. `--help` shows the common flags, `--help-all` the advanced ones too.\n\n" +
+		"Generated from `internal/config` by `make generate`. In each table the common flags, which `--help` shows, come before the advanced ones.\n\n" +
 		"No flag is required in a pod. Settings of AWS that no flag sets come from the environment variables, files and roles of the AWS SDK.\n")
 	options := config.Default()
 	groups := options.FlagGroups()
 	for _, name := range groups.Common.Order {
-		writeFlags(&b, "## "+strings.ToUpper(name[:1])+name[1:]+" flags", groups.Common.FlagSets[name])
-		writeFlags(&b, "### Advanced "+name+" flags", groups.Advanced.FlagSets[name])
+		fmt.Fprintf(&b, "\n## %s flags\n\n| flag | default | meaning |\n| --- | --- | --- |\n", strings.ToUpper(name[:1])+name[1:])
+		writeFlags(&b, groups.Common.FlagSets[name])
+		writeFlags(&b, groups.Advanced.FlagSets[name])
 	}
 	return b.String(), nil
 }
 
-func writeFlags(b *strings.Builder, heading string, flags *pflag.FlagSet) {
-	if !flags.HasFlags() {
-		return
-	}
-	fmt.Fprintf(b, "\n%s\n\n| flag | default | meaning |\n| --- | --- | --- |\n", heading)
+func writeFlags(b *strings.Builder, flags *pflag.FlagSet) {
 	flags.VisitAll(func(f *pflag.Flag) {
 		value := ""
 		if f.DefValue != "" {
@@ -73,8 +70,7 @@ func valuesPage() (string, error) {
 	var b strings.Builder
 	b.WriteString("# Values of the Helm chart\n\n" +
 		"Generated from `" + chart + "/values.yaml` by `make generate`. [install.md](../install.md) shows how to use them.\n\n" +
-		"A value that sets a flag of the controller names it in brackets. If the value is empty, the default of the flag applies, which the\n" +
-		"table shows in brackets. [flags.md](flags.md) describes the flags.\n")
+		"A value that sets a [flag](flags.md) names it in brackets. If it is empty, the default of the flag applies, which is in brackets too.\n")
 	section := ""
 	for _, v := range values {
 		if v.Section != section {
