@@ -9,9 +9,9 @@ import (
 
 // behaviors returns the table of the switches of cloudmap-local.
 func behaviors() string {
-	rows := []string{"| switch | meaning | default | `--pessimistic` | evidence |", "| --- | --- | --- | --- | --- |"}
+	rows := []string{"| switch | meaning | default | `--pessimistic` |", "| --- | --- | --- | --- |"}
 	for _, s := range cloudmaplocal.Switches() {
-		rows = append(rows, fmt.Sprintf("| `%s` | %s | `%s` | `%s` | %s |", s.Name, s.Meaning, s.Default, s.Pessimistic, s.Evidence))
+		rows = append(rows, fmt.Sprintf("| `%s` | %s | `%s` | `%s` |", s.Name, s.Meaning, s.Default, s.Pessimistic))
 	}
 	return strings.Join(rows, "\n")
 }

@@ -151,10 +151,14 @@ var Assumptions = []Assumption{
 	},
 }
 
-// AssumptionTable returns Assumptions for the documentation, without their sources.
+// AssumptionTable returns for the documentation the assumptions that AWS does not document, without
+// their sources.
 func AssumptionTable() string {
 	rows := []string{"| assumption | where it matters | state | probe |", "| --- | --- | --- | --- |"}
 	for _, a := range Assumptions {
+		if a.Evidence == cloudmaplocal.Documented && len(a.Seen) == 0 {
+			continue
+		}
 		state := string(a.Evidence)
 		if len(a.Seen) > 0 {
 			state = "**seen**: " + strings.Join(a.Seen, "; ")
