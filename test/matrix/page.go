@@ -9,21 +9,16 @@ import (
 const introduction = `# Versions
 
 For operators: the versions that the controller was run with, two clusters in each clusterset, on the [testbed](../testbed/README.md). [install.md](install.md#versions) has the requirements.
-` + "`make matrix`" + ` writes this page from [versions.json](versions.json); ` + "`ROWS=3,4`" + ` runs some rows again.
+` + "`make matrix`" + ` writes this page from [versions.json](versions.json), which has the dates; ` + "`ROWS=3,4`" + ` runs some rows again.
 
-| run | Kubernetes | CoreDNS | kube-proxy | MCS API | passed scenarios |
-| --- | --- | --- | --- | --- | --- |
+| Kubernetes | CoreDNS | kube-proxy | MCS API | passed scenarios |
+| --- | --- | --- | --- | --- |
 `
 
 const notes = `
-A cell has the value of the first and of the second cluster, or one that is that of both. MCS API has the versions that the CRDs serve, all being v1alpha1 and v1beta1. With v1beta1 alone,
-` + "`kubectl mcs dns enable`" + ` refuses, and the scenarios with names are left out. The scenarios are:
-
-- clusterset IP: a client in each cluster connects to the clusterset IP, and pods of both clusters answer
-- readiness: a pod that becomes unready, and ready again, leaves and returns in the other cluster
-- restart: both controllers restart while endpoints change, and the change arrives
-- DNS, dual-stack: a name of ` + "`clusterset.local`" + ` resolves, and connects over IPv4 and IPv6
-- headless: the name of a headless Service of both clusters has all pods, and each pod has a name
+A cell has the value of both clusters, or those of the first and the second. MCS API has the versions that the CRDs serve, all being v1alpha1 and v1beta1. With v1beta1 alone,
+` + "`kubectl mcs dns enable`" + ` refuses, and the scenarios with names are left out. The scenarios are clusterset IP, readiness of a pod, restart of both controllers, DNS over IPv4 and IPv6, and
+headless Services.
 `
 
 // windows is what no run shows.
@@ -31,8 +26,8 @@ const windows = `
 ## Windows nodes
 
 No run has Windows nodes. By reading kube-proxy 1.37.2, clients on Windows nodes reach a clusterset IP if all endpoints of the port, in all clusters, listen on one number, with an older
-kube-proxy that of the Service's port ([kubernetes #132646](https://github.com/kubernetes/kubernetes/issues/132646)). They do not reach endpoints whose port differs. DNS names and headless
-services do not depend on kube-proxy. Pods on Windows nodes can be exported as any others. The controller's image is for Linux.
+kube-proxy that of the Service's port ([kubernetes #132646](https://github.com/kubernetes/kubernetes/issues/132646)). DNS names and headless services do not depend on kube-proxy. Pods on
+Windows nodes can be exported as any others. The controller's image is for Linux.
 `
 
 // render returns the page.
@@ -40,7 +35,7 @@ func render(runs []Run) string {
 	var b strings.Builder
 	b.WriteString(introduction)
 	for _, r := range runs {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.Date,
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n",
 			pair(r, func(c Running) string { return c.Kubernetes }),
 			pair(r, func(c Running) string { return c.CoreDNS }),
 			pair(r, func(c Running) string { return c.ProxyMode }),
