@@ -271,7 +271,7 @@ func (r *Registry) bind(common, advanced *pflag.FlagSet) {
 	advanced.DurationVar(&r.PollIntervalWithNotifications, "poll-interval-with-notifications", r.PollIntervalWithNotifications,
 		"Interval between polls while peer notifications from every other cluster arrive, up to a quarter of --stale-after.")
 	advanced.DurationVar(&r.HeartbeatInterval, "heartbeat-interval", r.HeartbeatInterval,
-		"Interval between heartbeats of this cluster. Twice as long on Cloud Map while nothing changes and peer notifications arrive.")
+		"Interval between heartbeats. Twice as long on Cloud Map while nothing changes and peer notifications arrive.")
 }
 
 func (r *Registry) bindInstances(common, _ *pflag.FlagSet) {

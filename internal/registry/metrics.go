@@ -66,7 +66,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		}, []string{"registry", "kind"}),
 		peerNotifications: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "cloud_map_mcs_registry_peer_notifications_total",
-			Help: "Peer notifications and records, by direction (sent, received, records_sent, records_received, ask_sent, ask_received, answer_received) and result: " + docs.URL("operations.md#checking-that-they-arrive"),
+			Help: "Peer notifications, records and questions that were sent and received, by direction and result: " + docs.URL("operations.md#checking-that-they-arrive"),
 		}, []string{"registry", "direction", "result"}),
 		pollInterval: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "cloud_map_mcs_registry_poll_interval_seconds",
