@@ -54,8 +54,8 @@ func TestDecodeAnswerRefuses(t *testing.T) {
 		"another word":      func(d []byte) []byte { return append(bytes.Clone(d), " x"...) },
 		"a word less":       func(d []byte) []byte { return d[:bytes.LastIndexByte(d, ' ')] },
 		"too large":         func(d []byte) []byte { return append(bytes.Clone(d), bytes.Repeat([]byte("x"), maxAnswer)...) },
-		"no number":         func(d []byte) []byte { return word(answer, 5, "five") },
-		"no second number":  func(d []byte) []byte { return word(answer, 6, "9223372036854775808") },
+		"no number":         func([]byte) []byte { return word(answer, 5, "five") },
+		"no second number":  func([]byte) []byte { return word(answer, 6, "9223372036854775808") },
 		"words of no kinds": func([]byte) []byte { return nil },
 	} {
 		if _, err := decodeAsk(edit(ask)); err == nil {
