@@ -91,6 +91,12 @@ bin/traefik: hack/traefik/go.mod hack/traefik/go.sum
 	go build -C hack/traefik -ldflags '-s -w' -o ../../bin/traefik github.com/traefik/traefik/v3/cmd/traefik
 	@touch $@
 
+# The real Envoy Gateway, which implements Gateway API; pinned in hack/envoy-gateway/go.mod. It
+# requires a newer patch of Go than this repository.
+bin/envoy-gateway: hack/envoy-gateway/go.mod hack/envoy-gateway/go.sum
+	GOTOOLCHAIN=auto go build -C hack/envoy-gateway -ldflags '-s -w' -o ../../bin/ tool
+	@touch $@
+
 .PHONY: demo
 demo: build ## Watch the walk-through happen on two real clusters (KEEP=1 leaves them up; REGISTRY=etcd, DUAL_STACK=1, CLUSTERS=3)
 	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
@@ -211,6 +217,13 @@ gateway: build bin/traefik ## Split traffic between real clusters by the weights
 	bin/oci-image --out dist/traefik.tar --ref docker.io/library/traefik:$$(go list -C hack/traefik -m -f '{{.Version}}' github.com/traefik/traefik/v3) \
 	  --entrypoint /traefik --platform $(HOST)=bin/traefik
 	E2E=1 GATEWAY=1 go test -count=1 -timeout 20m -v ./test/e2e -run '^TestGateway$$' $(DOWN)
+
+# Not part of make test: Envoy Gateway takes minutes to build.
+.PHONY: gateway-imports
+gateway-imports: build bin/envoy-gateway ## Compare the endpoints that Envoy Gateway programs for routes to imports with those of the imports (root; docs/gateway-api.md)
+	bin/testbed build
+	GOTOOLCHAIN=auto go build -C hack/envoy-gateway -ldflags '-s -w' -o ../../bin/envoy-gateway-xds ./xds
+	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 GATEWAY=1 go test -count=1 -timeout 10m -v ./internal/controller -run '^TestEnvoyGateway$$'
 
 # The image of the servers of the conformance suite, under the name that it uses: Debian's socat, and busybox as the shell. That of its clients is in the testbed.
 dist/socat.tar: build
