@@ -619,6 +619,13 @@ var Attacks = []Attack{
 		Test:      "TestAttack_ForgedAnswers",
 	},
 	{
+		Name: "Reflected answers", Actor: Member,
+		Does:      "Asks from the addresses of metadata servers, loopback and the internet",
+		Prevented: "Answers are sent to them",
+		Effect:    "None",
+		Test:      "TestAttack_ReflectedAnswers",
+	},
+	{
 		Name: "Terminal escapes", Actor: EtcdMember, Findings: []string{"F18"},
 		Does:      "Writes control characters into annotations, which events and errors repeat",
 		Prevented: "`kubectl mcs` prints them or fails",

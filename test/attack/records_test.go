@@ -244,3 +244,28 @@ func TestAttack_ForgedAnswers(t *testing.T) {
 		until(t, time.Second, "the change is imported", reader.sees(changed))
 	})
 }
+
+// TestAttack_ReflectedAnswers: a member asks with the source address of another host, which gets no
+// answer unless a pod may have the address.
+func TestAttack_ReflectedAnswers(t *testing.T) {
+	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
+		udp, _, _, _ := c.startNotifying()
+		c.join(intruder, notifying(newSocket(), "10.3.0.1:8479"))
+		time.Sleep(30 * time.Second)
+		ask := func(from string) int {
+			udp.from = netip.MustParseAddrPort(from)
+			before := udp.sentTo(udp.from)
+			udp.deliver([][]byte{c.keysOf(intruder).EncodeAsk(peernotify.Ask{ClusterSet: clusterSet, From: intruder, Nonce: peernotify.NewNonce()}, c.recordOf(importer).Contact.Key)})
+			return udp.sentTo(udp.from) - before
+		}
+		for _, address := range []string{"169.254.169.254:80", "127.0.0.1:6443", "224.0.0.1:53", "[fd00:ec2::254]:80", "192.0.2.1:53", "8.8.8.8:53"} {
+			if n := ask(address); n > 0 {
+				t.Errorf("%d answers were sent to %s", n, address)
+			}
+		}
+		// Control: an address of the pod networks gets an answer.
+		if n := ask("10.3.0.9:8479"); n != 1 {
+			t.Errorf("%d answers were sent to a pod", n)
+		}
+	})
+}

@@ -62,33 +62,31 @@ func isKey(text string) bool {
 // Encode returns the datagram of a message of this cluster for the cluster of a public key, nil if
 // there is no shared key.
 func (k *Keys) Encode(m Message, public string) []byte {
+	m.Key = k.Public()
+	return k.encode(public, m.encode)
+}
+
+// encode returns a datagram with the key that this cluster shares with the cluster of a public key,
+// nil if there is none.
+func (k *Keys) encode(public string, with func(shared []byte) []byte) []byte {
 	code := k.with(public).code
 	if code == nil {
 		return nil
 	}
-	m.Key = k.Public()
-	return m.encode(code)
+	return with(code)
 }
 
 // EncodeAsk returns the datagram of a question of this cluster for the cluster of a public key, nil
 // if there is no shared key.
 func (k *Keys) EncodeAsk(a Ask, public string) []byte {
-	code := k.with(public).code
-	if code == nil {
-		return nil
-	}
 	a.Key = k.Public()
-	return a.encode(code)
+	return k.encode(public, a.encode)
 }
 
 // EncodeAnswer is EncodeAsk for an answer.
 func (k *Keys) EncodeAnswer(a Answer, public string) []byte {
-	code := k.with(public).code
-	if code == nil {
-		return nil
-	}
 	a.Key = k.Public()
-	return a.encode(code)
+	return k.encode(public, a.encode)
 }
 
 // EncodeRecords returns the datagrams of records of this cluster for the cluster of a public key,

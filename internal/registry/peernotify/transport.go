@@ -54,7 +54,8 @@ const (
 	ResultForged    = "bad_mac"
 	ResultLimited   = "limited"
 	ResultOversize  = "oversize"
-	// ResultUnanswered means that a cluster does not hold its ID, or belongs to another clusterset.
+	// ResultUnanswered means that a cluster does not hold its ID, or belongs to another clusterset,
+	// or that no datagrams are sent to the address of the sender.
 	ResultUnanswered = "unanswered"
 )
 
@@ -341,15 +342,11 @@ func (t *Transport) handleAsk(conn net.PacketConn, datagram []byte, from net.Add
 	if err != nil {
 		return ResultMalformed
 	}
-	if ask.Key != t.handler.PeerKey(ask.From) {
-		return ResultUnknownPeer
-	}
-	code := t.config.Keys.with(ask.Key).code
-	if code == nil || !hmac.Equal(ask.encode(code), datagram) {
-		return ResultForged
+	if problem := t.verify(ask.From, ask.Key, datagram, ask.encode); problem != "" {
+		return problem
 	}
 	answer, ok := t.handler.HandleAsk(ask)
-	if !ok {
+	if !ok || !t.reaches(from) {
 		return ResultUnanswered
 	}
 	answer.Nonce = ask.Nonce
@@ -364,14 +361,29 @@ func (t *Transport) handleAnswer(datagram []byte) (result string) {
 	if err != nil {
 		return ResultMalformed
 	}
-	if answer.Key != t.handler.PeerKey(answer.From) {
-		return ResultUnknownPeer
-	}
-	code := t.config.Keys.with(answer.Key).code
-	if code == nil || !hmac.Equal(answer.encode(code), datagram) {
-		return ResultForged
+	if problem := t.verify(answer.From, answer.Key, datagram, answer.encode); problem != "" {
+		return problem
 	}
 	return t.handler.HandleAnswer(answer)
+}
+
+// verify returns the result for a datagram that the member with an ID and a public key has not
+// sent, "" if it has: encode returns its encoding with the key that they share.
+func (t *Transport) verify(id, key string, datagram []byte, encode func(shared []byte) []byte) (problem string) {
+	if key != t.handler.PeerKey(id) {
+		return ResultUnknownPeer
+	}
+	if code := t.config.Keys.with(key).code; code == nil || !hmac.Equal(encode(code), datagram) {
+		return ResultForged
+	}
+	return ""
+}
+
+// reaches reports whether datagrams may be sent to the address of a sender. Any address can be the
+// source of a datagram, so that the rules are those for contacts.
+func (t *Transport) reaches(from net.Addr) bool {
+	address, err := ParseAddress(from.String())
+	return err == nil && t.config.Allows(address.Addr()) && t.config.Contact().Reaches(Contact{Address: address})
 }
 
 // handleRecords handles a part of records, and returns its result, "" if there is none yet.
