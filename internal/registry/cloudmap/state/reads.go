@@ -393,7 +393,7 @@ func (s *Reads) ObserveAnswer(now time.Time, id string, key trust.Key, at trust.
 	defer s.mu.Unlock()
 	changed = engine.Keys{}
 	cluster := s.catalogs.clusters[id]
-	if cluster == nil {
+	if cluster == nil || s.catalogs.belief.StateOf(id) != belief.First {
 		return changed, false
 	}
 	s.catalogs.step(now, cluster, belief.Answered{Cluster: id, Key: key, At: at}, changed)

@@ -224,19 +224,13 @@ func peerOf(id string, r *format.Member, isBehind bool) peernotify.Peer {
 func (s *State) Lookup(key mcs.Key, imported []string) (registry.View, error) {
 	// without the lock: it may wait for a cache
 	isWanted := s.cfg.Wanted == nil || s.cfg.Wanted(key.Namespace)
-	view, err := s.lookup(key, imported, isWanted)
-	if isWanted && err == nil {
-		s.seekNamespace(key, view.In(registry.Ignored))
-	}
-	return view, err
+	return s.lookup(key, imported, isWanted)
 }
 
 // seekNamespace makes pages be read now whose namespace is imported since they were read or
 // skipped: no cluster notifies of that. ignored are the clusters whose export of the key was
-// ignored.
+// ignored. The caller holds s.mu.
 func (s *State) seekNamespace(key mcs.Key, ignored []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	_, isUsed := slices.BinarySearch(s.catalogs.used, key.Namespace)
 	isNew := s.catalogs.used != nil && !isUsed
 	if s.catalogs.want(time.Now(), key, ignored) || isNew {
@@ -267,6 +261,9 @@ func (s *State) lookup(key mcs.Key, imported []string, isWanted bool) (registry.
 		viewOf = func(key mcs.Key, _ []string) registry.View { return s.catalogs.belief.ViewOfUnused(key) }
 	}
 	view := s.asked[format.PageOf(key)].Lookup(key, imported, viewOf, s.catalogs.belief.StatusOf)
+	if isWanted {
+		s.seekNamespace(key, view.In(registry.Ignored))
+	}
 	if !s.cfg.ReadOnly {
 		view.Local = s.publication(key)
 	}
