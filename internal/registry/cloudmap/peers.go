@@ -57,9 +57,9 @@ type peers struct {
 	since          time.Time
 }
 
-// ask is what this process asks another cluster: which record it has written last. It asks each
-// cluster until that has answered, so that the cluster does not write a record instead
-// (state.Reads.Answer), but not for ever while it need not know.
+// ask is the question of this process to another cluster, which record it has written last. It is
+// repeated until an answer comes: for a process that has not asked, the cluster writes a record
+// (state.Reads.Answer).
 type ask struct {
 	nonce string
 	// key has signed the record that was read of the cluster.
