@@ -321,7 +321,7 @@ func TestLeave_AfterLateWrite(t *testing.T) {
 				}
 				body, err := io.ReadAll(r.Body)
 				if err != nil {
-					t.Error(err)
+					return false // the client has canceled it
 				}
 				r.Body = io.NopCloser(bytes.NewReader(body))
 				if !strings.HasSuffix(operation, ".RegisterInstance") || !bytes.Contains(body, []byte(`"InstanceId":"`+tc.id)) || !isHeld.CompareAndSwap(false, true) {
