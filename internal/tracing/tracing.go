@@ -41,6 +41,8 @@ const (
 	AwaitRead   = "await read"
 	ReadMembers = "read members"
 	ReadPage    = "read page"
+	// ReceivePage is in place of these and of Decode if the cluster has sent the page.
+	ReceivePage = "receive page"
 	// Decode verifies and decodes what was read. ReadExport is that of etcd, from the event of the
 	// watch.
 	Decode     = "decode"

@@ -15,6 +15,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery"
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/iampolicy"
@@ -294,6 +295,50 @@ func TestEveryStatementIsNeeded(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestExportingInALoopIsNotDenied: two clusters export and withdraw one service again and again, so
+// that each has the ID of a Cloud Map service that the other one deletes. None of their requests
+// counts as denied, which check, status and an alert would report as missing permissions.
+func TestExportingInALoopIsNotDenied(t *testing.T) {
+	c := startGuarded(t, cloudmaplocal.Options{Unthrottled: true}, viewPolicies)
+	metrics, err := registry.NewMetrics(prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	join := func(identity mcs.Identity) *Registry {
+		client, cfg := withKey(keyFor(identity)), fast(identity)
+		client.Metrics, cfg.InstanceView = metrics, true
+		reg := c.registryOf(t, c.clientFor(t, client), cfg)
+		start(t, reg)
+		return reg
+	}
+	a, b, key := join(cls1), join(cls2), webKey(0)
+	within(t, 3*patience, "both are members", func() bool { return joined(a) && joined(b) })
+	for range 5 {
+		publish(t, a, webExport(cls1.ClusterID, 0, 1))
+		publish(t, b, webExport(cls2.ClusterID, 0, 1))
+		within(t, 3*patience, "both see both exports, and the instances are there", func() bool {
+			return shows(t, a, cls2.ClusterID, key) && shows(t, b, cls1.ClusterID, key) && len(c.instances(t, key.Namespace, key.Name)) > 0
+		})
+		if err := errors.Join(a.Withdraw(t.Context(), key), b.Withdraw(t.Context(), key)); err != nil {
+			t.Fatal(err)
+		}
+		within(t, 3*patience, "the service is gone", func() bool {
+			_, there := c.service(t, key.Namespace, key.Name)
+			return !there
+		})
+	}
+	requests := 0
+	for _, r := range metrics.RecentRequests() {
+		requests += r.Count
+		if r.Result == api.ResultDenied {
+			t.Errorf("%d requests %s count as denied", r.Count, r.Operation)
+		}
+	}
+	if requests == 0 {
+		t.Error("no request was counted")
 	}
 }
 

@@ -173,6 +173,7 @@ func (r *leaver) adoptAbandoned(ctx context.Context, leaving time.Duration) (boo
 		case err != nil:
 			return false, err
 		case r.isAnothers(shown):
+			r.logAnothers(shown)
 			return false, nil
 		case !r.isOwn(shown): // another user has deleted or replaced it
 		// its process may have ended before everything was removed, and another user may have
@@ -226,6 +227,16 @@ func (r *leaver) isAnothers(shown *format.Member) bool {
 		return !r.state.WasMember()
 	}
 	return !r.state.IsMember() || r.isEarlierOwner(shown.Key)
+}
+
+// logAnothers says that a record with this ID, nil for none, stays.
+func (r *leaver) logAnothers(shown *format.Member) {
+	if shown == nil {
+		return
+	}
+	r.log.Info("Keeping the records with this cluster ID: another cluster has signed the latest one. If no other cluster uses the ID, "+
+		"remove that record, and run kubectl mcs forget in the clusters that import from this one",
+		"cluster", r.cfg.Identity.ClusterID, "clusterSet", r.cfg.Identity.ClusterSetID, "key", shown.Key.String())
 }
 
 // isEarlierOwner reports whether a key is that of the cluster that had this ID before, and has it

@@ -27,6 +27,8 @@ type peers struct {
 	log   logr.Logger
 	name  string
 	state *state.State
+	// traces is nil without tracing.
+	traces *traces
 
 	// notify gets the keys that records have changed.
 	notify func(engine.Keys)
@@ -100,8 +102,8 @@ const (
 // before the log has them: longer than a restart.
 const silenceThreshold = time.Minute
 
-func newPeers(cfg Config, name string, s *state.State, notify func(engine.Keys)) *peers {
-	p := &peers{cfg: cfg, log: cfg.Logger, name: name, state: s, notify: notify, sent: make(chan peernotify.Records, maxSent), pace: engine.NewPace[string](sentPerSecond, sentBurst), asks: map[string]*ask{}}
+func newPeers(cfg Config, name string, s *state.State, t *traces, notify func(engine.Keys)) *peers {
+	p := &peers{cfg: cfg, log: cfg.Logger, name: name, state: s, traces: t, notify: notify, sent: make(chan peernotify.Records, maxSent), pace: engine.NewPace[string](sentPerSecond, sentBurst), asks: map[string]*ask{}}
 	intervals := peernotify.Intervals{Poll: cfg.PollInterval, PollWithNotifications: cfg.PollIntervalWithNotifications}
 	if cfg.PeerNotifications != nil {
 		intervals.Silence = cfg.PeerNotifications.Silence()
@@ -179,7 +181,9 @@ func (p *peers) apply(records peernotify.Records) (isWhole bool) {
 	record, parts, err := format.UnpackRecords(records.Data)
 	if err == nil {
 		var changed engine.Keys
-		changed, isWhole = p.state.Reads.ObserveSent(time.Now(), records.From, records.Generation, record, parts)
+		now := time.Now()
+		p.traces.pagesReceived(records.From, now)
+		changed, isWhole = p.state.Reads.ObserveSent(now, records.From, records.Generation, record, parts)
 		p.notify(changed)
 	}
 	p.mu.Lock()

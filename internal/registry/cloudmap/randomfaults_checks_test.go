@@ -601,7 +601,6 @@ func (tr *trial) settle(atLeast time.Duration) bool {
 		}
 		if time.Since(began) > patience {
 			tr.fail("minutes after the last fault: %s", unsettled)
-			tr.traceKnown()
 			return false
 		}
 	}
@@ -610,6 +609,9 @@ func (tr *trial) settle(atLeast time.Duration) bool {
 // traceKnown traces which clusters each controller knows, and their pins.
 func (tr *trial) traceKnown() {
 	for _, a := range tr.machines {
+		if a.process == nil {
+			continue
+		}
 		members, err := a.process.Members(context.Background())
 		tr.history.Logf("%s knows %+v, %v", a.identity.ClusterID, members, err)
 		for _, other := range tr.clusters {
@@ -620,8 +622,14 @@ func (tr *trial) traceKnown() {
 }
 
 // forgetRetired does as administrators do with a cluster whose last record another user has
-// deleted: clusters that were down since then cannot know that it has left.
+// deleted, or prevented by a record of its own, which they remove: clusters that were down since
+// then cannot know that it has left.
 func (tr *trial) forgetRetired() {
+	for _, other := range tr.clusters {
+		if other.isRetired && tr.isFarewellLost(other.identity.ClusterID) {
+			tr.removeForeignRecord(other)
+		}
+	}
 	for _, a := range tr.clusters {
 		for _, other := range tr.clusters {
 			id := other.identity.ClusterID

@@ -193,6 +193,36 @@ func (tr *trial) noteChangedRecord(s api.Service, instance api.Instance) {
 	}
 }
 
+// noteUnsaidFarewell notes that a cluster has left without a farewell if the record with its ID is
+// signed by another member: a cluster that has just joined gives way to it, and one that leaves
+// then writes nothing.
+func (tr *trial) noteUnsaidFarewell(a *actor) {
+	if _, isForeign := tr.foreignRecord(a); isForeign {
+		tr.writtenMu.Lock()
+		defer tr.writtenMu.Unlock()
+		tr.lostFarewells[a.identity.ClusterID] = true
+	}
+}
+
+// foreignRecord reports whether the record with the ID of a cluster is signed by another member,
+// and returns the service that has it.
+func (tr *trial) foreignRecord(a *actor) (members api.Service, isForeign bool) {
+	s, ok := tr.controlServices()
+	if !ok {
+		return members, false
+	}
+	members = s[format.MembersService]
+	shown, ok := tr.shownRecord(members, a.identity.ClusterID)
+	return members, ok && shown.Key != signerOf(a.identity.UID).Key()
+}
+
+// removeForeignRecord removes the record with the ID of a cluster that another member has signed.
+func (tr *trial) removeForeignRecord(a *actor) {
+	if members, isForeign := tr.foreignRecord(a); isForeign {
+		_ = tr.admin.DeregisterInstance(context.Background(), members.ID, a.identity.ClusterID)
+	}
+}
+
 // noteDeletedRecord notes that another user has deleted the record of a cluster. A duplicate or a
 // clone that starts before the cluster has written it again, and whose catalog is gone too, finds
 // the ID free.

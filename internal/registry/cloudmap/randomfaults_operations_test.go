@@ -220,6 +220,7 @@ func (a *actor) leave(within time.Duration) error {
 	a.trial.left[a.identity.ClusterID] = l.view.IsCleanupDenied()
 	if err == nil {
 		a.joinedAt = time.Time{}
+		a.trial.noteUnsaidFarewell(a)
 	}
 	return err
 }
@@ -567,6 +568,9 @@ func (a *actor) finishLeaving() {
 		a.process = a.trial.begin(a.identity, nil, a.trial.takingPart, a.asCluster)
 		a.process.stop(registry.ErrLeave)
 		a.isLeaving = a.trial.await(a.process) != nil
+		if !a.isLeaving {
+			a.trial.noteUnsaidFarewell(a)
+		}
 		a.trial.left[a.identity.ClusterID] = a.process.view.IsCleanupDenied()
 		a.process = nil
 	}

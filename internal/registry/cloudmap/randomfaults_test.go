@@ -138,8 +138,8 @@ type trial struct {
 	// clone.
 	recorded map[string]time.Time
 	// hasLeft are the clusters whose last record was a farewell, and lostFarewells those whose
-	// farewell another user may have deleted. A cluster that ends before it has joined again signs
-	// no other one.
+	// farewell another user may have deleted, or prevented by a record of its own. A cluster that
+	// ends before it has joined again signs no other one.
 	hasLeft, lostFarewells map[string]bool
 	// cloneRecorded is the time at which the clone of each cluster has last written the record, and
 	// answered that at which the cluster wrote a later one of its own.
@@ -323,6 +323,7 @@ func (tr *trial) run(steps int) {
 		}
 		tr.check()
 		if tr.t.Failed() {
+			tr.traceKnown()
 			tr.history.WriteIfFailed()
 			tr.t.Logf("FAULTS_SEED=%d, step %d, at %v", tr.seed, step, time.Now().UTC())
 			break

@@ -14,11 +14,7 @@ import (
 // cluster does not believe a read without it, and writes it again at once.
 func TestRemovedRecordIsWrittenBeforeNextHeartbeat(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
-		exporter := w.begin(cls1, nil)
-		exp := webExport("cls1", 0, 1)
-		publish(t, exporter.Registry, exp)
-		w.until(time.Minute, "it is exported", isExported(t, exporter.Registry, exp.Key))
+		w, exporter, _ := exporting(t)
 		time.Sleep(3 * settings.PollInterval) // what is written now is confirmed
 		writes := func() int { return w.count()["RegisterInstance members"] }
 		before := writes()

@@ -168,7 +168,7 @@ func New(client *api.Client, cfg Config) (*Registry, error) {
 	}
 	c.state = state.New(stateCfg)
 	c.notifier = engine.NewNotifier(c.state.AddResolved)
-	c.peers = newPeers(cfg, client.Name(), c.state, c.notifier.NotifyKeys)
+	c.peers = newPeers(cfg, client.Name(), c.state, c.traces, c.notifier.NotifyKeys)
 	if !cfg.ReadOnly {
 		desired := c.state.Writes.DesiredInstances
 		if !cfg.InstanceView {
@@ -265,6 +265,7 @@ func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
 		r.view.ObserveDrain(key)
 		notify(key)
 	})
+	defer r.state.Reads.End()
 	loops := []func(context.Context){newReader(r.components).run}
 	if r.cfg.ReadOnly {
 		return engine.Run(ctx, loops, 0, nil)

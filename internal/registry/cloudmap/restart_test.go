@@ -771,6 +771,31 @@ func TestRestart_FollowsAtOnce(t *testing.T) {
 	}
 }
 
+// TestRestart_PageBesideCopy: another member has replaced the record of a cluster that has just
+// joined. A cluster imports from its pages, which are later than the copy of the record in its
+// catalog, and restarts as with a rollout. The next process reads the same copy, and ends nothing.
+func TestRestart_PageBesideCopy(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w, exporter, exp := exporting(t)
+		(&otherWriter{simulation: w}).forge(func(r *format.Member) { r.Heartbeat++ })
+		w.until(10*time.Second, "the ID is given up", func() bool { return exporter.state.Claim() == state.Observing })
+		importer := w.begin(cls2, nil)
+		w.until(time.Minute, "it is imported", sees(t, importer.Registry, exp))
+		if err := importer.end(nil); err != nil {
+			t.Fatal(err)
+		}
+		importer = w.begin(cls2, nil)
+		for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(5 * time.Millisecond) {
+			view, ok := viewOf(t, importer.Registry, exp.Key, "cls1")
+			if ok && !slices.Contains(slices.Concat(view.MayExport(), view.In(registry.Exports)), "cls1") {
+				t.Fatalf("after %v the view is %+v: the import has ended", time.Since(began), view)
+			}
+		}
+		exporter.kill()
+		importer.kill()
+	})
+}
+
 // TestRestart_AnnouncesAtOnce: a controller takes over pages that are as it wants them. Its second
 // record announces them, and does not wait for a heartbeat: until then, clusters that start know
 // none of its exports.

@@ -391,6 +391,16 @@ func (w *simulation) begin(identity mcs.Identity, notify func(*process, mcs.Key)
 	return w.beginAs(identity.ClusterID, identity, notify, change...)
 }
 
+// exporting begins a world in which cls1 exports demo/web with one endpoint.
+func exporting(t *testing.T) (w *simulation, exporter *process, exp mcs.Export) {
+	t.Helper()
+	w = newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
+	exporter, exp = w.begin(cls1, nil), webExport("cls1", 0, 1)
+	publish(t, exporter.Registry, exp)
+	w.until(time.Minute, "it is exported", isExported(t, exporter.Registry, exp.Key))
+	return w, exporter, exp
+}
+
 // beginAs is begin with another access key.
 func (w *simulation) beginAs(key string, identity mcs.Identity, notify func(*process, mcs.Key), change ...func(*Config)) *process {
 	w.t.Helper()

@@ -26,10 +26,12 @@ type traces struct {
 type span struct{ began, ended time.Time }
 
 // catalogTimes are the times of the last request for a catalog, and of the notification that
-// announced a change in it, zero if none did.
+// announced a change in it, zero if none did. received is when the cluster has sent pages in place
+// of that, zero if they were read.
 type catalogTimes struct {
 	announced time.Time
 	request   span
+	received  time.Time
 }
 
 func newTraces(trace *tracing.Cluster) *traces {
@@ -108,11 +110,26 @@ func (t *traces) catalogRead(id string, p *peers, began time.Time) {
 	t.reads[id] = times
 }
 
-// decoded records that a read has changed an export of another cluster.
+// pagesReceived records that pages have arrived that a cluster has sent. It must be called before
+// they are decoded.
+func (t *traces) pagesReceived(id string, at time.Time) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.reads[id] = catalogTimes{received: at}
+}
+
+// decoded records that a read has changed an export of another cluster, or pages that it has sent.
 func (t *traces) decoded(exp mcs.Export) {
 	t.mu.Lock()
 	members, times := t.members, t.reads[exp.Cluster]
 	t.mu.Unlock()
+	if !times.received.IsZero() {
+		t.trace.Record(tracing.ReceivePage, exp, times.received, time.Now())
+		return
+	}
 	if !times.announced.IsZero() {
 		t.trace.Record(tracing.AwaitRead, exp, times.announced, members.began)
 	}

@@ -169,11 +169,7 @@ func TestNotFoundVerifiesKnownIDs(t *testing.T) {
 // denies access to resources without the tags, deleted ones among them.
 func TestDeniedWriteVerifiesKnownIDs(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
-		exporter := w.begin(cls1, nil)
-		exp := webExport("cls1", 0, 1)
-		publish(t, exporter.Registry, exp)
-		w.until(time.Minute, "it is exported", isExported(t, exporter.Registry, exp.Key))
+		w, exporter, exp := exporting(t)
 		old, _ := exporter.control.lastKnown()
 		admin, _ := w.clientAt("admin", unlimitedRates())
 		for _, s := range []api.Service{old.members, old.catalog} {

@@ -16,12 +16,12 @@
 // its key alive expires and its heartbeats end, which makes it stale. A cluster that leaves
 // replaces its keys by a farewell, which etcd removes after a week.
 //
-// The writer compares the desired exports with the mirror, and writes the member record in the
-// transaction of every change. A new process leaves the digest out until its user had the time to
-// publish all exports: they may be missing in etcd. Its writes are fenced: every transaction
-// demands that the key alive is as this process wrote it last. So a process that was displaced, or
-// whose lease expired, writes nothing, however late its requests arrive. After a request of unknown
-// outcome, the writer writes alive again, so that a late request fails.
+// The writer writes the desired exports as package engine/desired decides, and the member record in
+// the transaction of every change. A new process leaves the digest out until each export in etcd
+// was compared with the desired one: some may be missing in etcd. Its writes are fenced: every
+// transaction demands that the key alive is as this process wrote it last. So a process that was
+// displaced, or whose lease expired, writes nothing, however late its requests arrive. After a
+// request of unknown outcome, the writer writes alive again, so that a late request fails.
 //
 // # Files
 //
@@ -32,5 +32,6 @@
 //	members.go               the clusters with the problems of their keys
 //	signed.go, values.go     the values of the keys; keys.go, member.go their names and records
 //	store.go, client.go      the requests to etcd
-//	writer.go, outbox.go     the own exports; session.go, claim.go, leave.go the own ID
+//	writer.go, outbox.go     the own exports; shares.go the room of each namespace
+//	session.go, claim.go     the own ID; leave.go gives it up
 package etcd

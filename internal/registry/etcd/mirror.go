@@ -88,6 +88,13 @@ func (m *mirror) lookup(key mcs.Key, imported []string) (registry.View, error) {
 	return m.lookups.Lookup(key, imported, m.state.view, m.state.belief.StatusOf), nil
 }
 
+// end is called when nothing is read any more.
+func (m *mirror) end() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.state.belief.End()
+}
+
 // addResolvedLookups adds the keys of pending lookups that have another answer now.
 func (m *mirror) addResolvedLookups(changed engine.Keys) {
 	m.mu.Lock()

@@ -16,6 +16,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine/belief"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine/desired"
 )
 
 func webKey(i int) mcs.Key { return mcs.Key{Namespace: "demo", Name: fmt.Sprintf("web-%d", i)} }
@@ -36,6 +37,11 @@ func desiredFor(t interface{ Fatal(...any) }, i, n int) desiredExport {
 		t.Fatal(err)
 	}
 	return w
+}
+
+func operationFor(t interface{ Fatal(...any) }, i, n int) operation {
+	d := desiredFor(t, i, n)
+	return operation{key: webKey(i), export: d.export, data: d.data}
 }
 
 func TestNewDesiredExportRefusesInvalid(t *testing.T) {
@@ -61,53 +67,91 @@ type event struct {
 	exp ownExport
 }
 
+func newFakeStore() *fakeStore {
+	return &fakeStore{revision: 10, stored: map[mcs.Key]ownExport{}, shown: map[mcs.Key]ownExport{}}
+}
+
 // set stores an export with the revision as its generation, nil to remove it.
-func (s *fakeStore) set(key mcs.Key, exp *mcs.Export) (effect bool) {
+func (s *fakeStore) set(key mcs.Key, exp *mcs.Export) {
 	if exp == nil && !s.stored[key].exists {
+		return
+	}
+	s.stored[key] = ownExport{exists: exp != nil, export: exp, revision: s.revision}
+	if exp != nil {
+		s.stored[key] = ownExport{exists: true, export: exp, revision: s.revision, generation: s.revision}
+	}
+	s.events = append(s.events, event{key, s.stored[key]})
+}
+
+// keys returns the keys that the watch has shown.
+func (s *fakeStore) keys() (keys []mcs.Key) {
+	for key, shown := range s.shown {
+		if shown.exists {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// outbox returns an outbox that has adopted what the store shows.
+func (s *fakeStore) outbox() *outbox {
+	o := newOutbox("cls1", func(key mcs.Key) ownExport { return s.shown[key] })
+	s.revision++
+	s.shownRevision = s.revision
+	o.adopt(s.revision, s.revision, s.keys, false)
+	return o
+}
+
+// show shows the changes of the next transaction.
+func (s *fakeStore) show(o *outbox) {
+	changed := map[mcs.Key]int64{}
+	for s.shownRevision = s.events[0].exp.revision; len(s.events) > 0 && s.events[0].exp.revision == s.shownRevision; s.events = s.events[1:] {
+		e := s.events[0]
+		s.shown[e.key], changed[e.key] = e.exp, e.exp.revision
+	}
+	o.observe(time.Now(), changed, s.shownRevision)
+}
+
+// write writes the next batch, and reports whether there was one.
+func (s *fakeStore) write(o *outbox, most int, whileWriting func()) bool {
+	batch := o.nextBatch(time.Now(), most, s.revision+1)
+	if len(batch) == 0 {
 		return false
 	}
-	s.stored[key] = ownExport{exists: exp != nil, export: exp, revision: s.revision, generation: s.revision}
-	s.events = append(s.events, event{key, s.stored[key]})
+	s.revision++
+	for _, op := range batch {
+		s.set(op.key, op.export)
+	}
+	whileWriting()
+	o.accept(time.Now(), batch, s.revision, func() int64 { return s.shownRevision })
 	return true
 }
 
-// TestOutboxConverges writes, drops answers and deletes exports at random. In the end the store
-// must have the desired exports.
+// commit writes the next batch, which is accepted and not shown.
+func (s *fakeStore) commit(o *outbox, now time.Time) []operation {
+	s.revision++
+	batch := o.nextBatch(now, maxOperations, s.revision)
+	o.accept(now, batch, s.revision, func() int64 { return 0 })
+	return batch
+}
+
+// TestOutboxConverges writes, drops answers and deletes exports at random, and claims the ID anew.
+// In the end the store must have the desired exports.
 func TestOutboxConverges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := &fakeStore{stored: map[mcs.Key]ownExport{}, shown: map[mcs.Key]ownExport{}}
-		o := newOutbox(func(key mcs.Key) ownExport { return s.shown[key] })
-		// The watch shows the changes of one transaction together.
-		show := func() {
-			for s.shownRevision = s.events[0].exp.revision; len(s.events) > 0 && s.events[0].exp.revision == s.shownRevision; s.events = s.events[1:] {
-				e := s.events[0]
-				s.shown[e.key] = e.exp
-				o.observeChange(e.key, e.exp.revision)
+		s := newFakeStore()
+		o := s.outbox()
+		showAll := func() {
+			for len(s.events) > 0 {
+				s.show(o)
 			}
-		}
-		write := func(most int) (wrote bool) {
-			batch := o.nextBatch(time.Now(), most)
-			if len(batch) == 0 {
-				return false
-			}
-			s.revision++
-			effect := make([]bool, len(batch))
-			for i, op := range batch {
-				effect[i] = s.set(op.key, op.desired.export)
-			}
-			// The watch may show a change before the answer arrives.
-			for range rapid.IntRange(0, 3).Draw(t, "shown before the answer") {
-				if len(s.events) > 0 {
-					show()
-				}
-			}
-			o.recordAccepted(batch, effect, s.revision, s.revision, func() int64 { return s.shownRevision })
-			return true
+			s.shownRevision = s.revision
+			o.observe(time.Now(), nil, s.shownRevision)
 		}
 		want := map[mcs.Key]*mcs.Export{}
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			i := rapid.IntRange(0, 3).Draw(t, "key")
-			switch rapid.IntRange(0, 5).Draw(t, "what") {
+			switch rapid.IntRange(0, 7).Draw(t, "what") {
 			case 0:
 				w := desiredFor(t, i, rapid.IntRange(1, 3).Draw(t, "port"))
 				want[webKey(i)] = w.export
@@ -116,23 +160,40 @@ func TestOutboxConverges(t *testing.T) {
 				want[webKey(i)] = nil
 				o.setDesired(webKey(i), desiredExport{})
 			case 2:
-				write(rapid.IntRange(1, 3).Draw(t, "most"))
+				s.write(o, rapid.IntRange(1, 3).Draw(t, "most"), func() {
+					// The watch may show a change before the answer arrives.
+					for range rapid.IntRange(0, 3).Draw(t, "shown before the answer") {
+						if len(s.events) > 0 {
+							s.show(o)
+						}
+					}
+				})
 			case 3:
 				if len(s.events) > 0 {
-					show()
+					s.show(o)
 				}
 			case 4: // another user removes it
 				s.revision++
 				s.set(webKey(i), nil)
-			case 5: // a refused transaction
-				o.requeue(o.nextBatch(time.Now(), 2))
+			case 5: // another user writes an old version, which a previous process has signed
+				s.revision++
+				old := rapid.IntRange(1, 3).Draw(t, "port")
+				exp := webExport("cls1", i, old)
+				s.set(webKey(i), &exp)
+				s.stored[webKey(i)] = ownExport{exists: true, export: &exp, revision: s.revision, generation: int64(old)}
+				s.events[len(s.events)-1].exp = s.stored[webKey(i)]
+			case 6: // a refused transaction
+				o.end(time.Now(), o.nextBatch(time.Now(), 2, s.revision+1), desired.Untried, nil)
+			case 7: // the ID is claimed anew, or all keys are listed
+				s.revision++
+				showAll()
+				o.observeList(false)
+				o.adopt(s.revision, s.revision, s.keys, true)
 			}
 		}
 		for rounds := 0; ; rounds++ {
-			for len(s.events) > 0 {
-				show()
-			}
-			if !write(maxOperations) && len(s.events) == 0 {
+			showAll()
+			if !s.write(o, maxOperations, func() {}) && len(s.events) == 0 {
 				break
 			}
 			if rounds > 20 {
@@ -140,102 +201,116 @@ func TestOutboxConverges(t *testing.T) {
 			}
 		}
 		var stated belief.SetDigest
-		for key, exp := range want {
+		count := 0
+		for i := range 4 {
+			key := webKey(i)
+			exp := want[key]
 			if !equalExports(s.stored[key].export, exp) {
 				t.Errorf("%v is stored as %v, want %v", key, s.stored[key], exp)
 			}
+			wantState := registry.Absent
 			if exp != nil {
-				stated = stated.With(unitOf(key), s.stored[key].generation)
-			}
-			wantState := registry.Exported
-			if exp == nil {
-				wantState = registry.Absent
+				stated, count, wantState = stated.With(unitOf(key), s.stored[key].generation), count+1, registry.Exported
 			}
 			if got := o.status(key, nil).State; got != wantState {
 				t.Errorf("status of %v is %v, want %v", key, got, wantState)
 			}
 		}
-		for key, w := range o.desired {
-			if w.export == nil {
+		for key, exp := range o.state.Wanted {
+			if exp == nil {
 				t.Errorf("the withdrawal of %v is not dropped", key)
 			}
 		}
-		if o.digest != stated || o.statedSet(nil, 0).Digest != stated {
-			t.Errorf("the stated exports are %v, which are not those in the store", o.stated)
+		if set := o.namedSet(nil); set.Digest != stated || set.Count != count {
+			t.Errorf("the stated exports are %v, which are not the %d in the store", set, count)
+		}
+		if !o.isDecided() {
+			t.Error("not every export was compared")
 		}
 	})
 }
 
+// equalExports reports whether two exports are equal; nil is no export.
+func equalExports(a, b *mcs.Export) bool {
+	return a == b || a != nil && b != nil && a.Equal(*b)
+}
+
 func TestOutboxBatches(t *testing.T) {
-	none := func(mcs.Key) ownExport { return ownExport{} }
-	there := func(mcs.Key) ownExport { return ownExport{exists: true, export: &mcs.Export{}} }
-	o := newOutbox(none)
+	s := newFakeStore()
+	there := webExport("cls1", 500, 1)
+	s.shown[there.Key] = ownExport{exists: true, export: &there, revision: 1, generation: 1}
+	o := s.outbox()
+	next := func() []operation { return o.nextBatch(time.Now(), maxOperations, 9) }
+	o.setDesired(there.Key, desiredFor(t, 500, 1))
 	for i := range maxOperations + 10 {
 		o.setDesired(webKey(i), desiredFor(t, i, 1))
 	}
 	o.setDesired(webKey(0), desiredExport{}) // withdrawn before it was written
-	if first := o.nextBatch(time.Now(), maxOperations); len(first) != maxOperations || first[0].key != webKey(1) {
+	if first := next(); len(first) != maxOperations || first[0].key != webKey(1) {
 		t.Errorf("first batch has %d operations and begins with %v", len(first), first[0].key)
 	}
-	o.shown = there
-	o.setDesired(webKey(500), desiredExport{})
-	if batch := o.nextBatch(time.Now(), maxOperations); len(batch) != 1 || !batch[0].withdraw {
+	o.setDesired(there.Key, desiredExport{})
+	if batch := next(); len(batch) != 1 || batch[0].export != nil {
 		t.Errorf("the batch does not have the withdrawal alone: %v", batch)
 	}
-	if batch := o.nextBatch(time.Now(), maxOperations); len(batch) != 9 || batch[0].withdraw {
+	if batch := next(); len(batch) != 9 || batch[0].export == nil {
 		t.Errorf("the last batch has %d operations, want 9 exports", len(batch))
 	}
-	big := desiredExport{export: &mcs.Export{}, data: make([]byte, maxBatchBytes*2/3)}
-	o = newOutbox(none)
-	o.setDesired(webKey(1), big)
-	o.setDesired(webKey(2), big)
-	if batch := o.nextBatch(time.Now(), maxOperations); len(batch) != 1 {
+	o = newFakeStore().outbox()
+	for i := range 2 {
+		big := desiredFor(t, i, 1)
+		big.data = make([]byte, maxBatchBytes*2/3)
+		o.setDesired(webKey(i), big)
+	}
+	if batch := next(); len(batch) != 1 {
 		t.Errorf("a batch has %d large records, want 1", len(batch))
 	}
 }
 
 func TestOutboxRefused(t *testing.T) {
-	o := newOutbox(func(mcs.Key) ownExport { return ownExport{} })
+	o, now := newFakeStore().outbox(), time.Now()
 	o.setDesired(webKey(1), desiredFor(t, 1, 1))
-	batch := o.nextBatch(time.Now(), 1)
-	o.recordRefused(batch[0].key, errTooLarge)
-	o.requeue(batch)
-	if again := o.nextBatch(time.Now(), 1); len(again) != 0 {
-		t.Error("a refused export is written again")
+	o.end(now, o.nextBatch(now, 1, 9), desired.Unfit, errTooLarge)
+	if again := o.nextBatch(now, 1, 10); len(again) != 0 {
+		t.Error("a refused export is written again at once")
 	}
 	if p := o.status(webKey(1), nil); p.State != registry.Pending || !errors.Is(p.Err, errTooLarge) {
 		t.Errorf("status %+v, want Pending with the reason", p)
 	}
+	if pause, waits := o.untilDue(now); !waits || pause != refusedPause {
+		t.Errorf("it is written again after %v, want %v", pause, refusedPause)
+	}
+	if !o.isDecided() {
+		t.Error("the record waits for an export that etcd refuses")
+	}
 	o.setDesired(webKey(1), desiredFor(t, 1, 2))
-	if again := o.nextBatch(time.Now(), 1); len(again) != 1 {
+	if again := o.nextBatch(now, 1, 11); len(again) != 1 {
 		t.Error("the changed export is not written")
 	}
 }
 
-// TestHasUnwritten_ComparesContent has a process find an export that a restored backup holds. It
-// does not state the exports as its own before the desired one was written: readers would take the
+// TestIsDecided_ComparesContent has a process find an export that a restored backup holds. It does
+// not state the exports as its own before the desired one was written: readers would take the
 // earlier one for the latest.
-func TestHasUnwritten_ComparesContent(t *testing.T) {
-	earlier, desired := webExport("cls1", 0, 1), desiredFor(t, 0, 2)
+func TestIsDecided_ComparesContent(t *testing.T) {
+	earlier := webExport("cls1", 0, 1)
 	key := earlier.Key
-	shown := ownExport{exists: true, export: &earlier, revision: 1, generation: 1}
-	o := newOutbox(func(mcs.Key) ownExport { return shown })
-	o.adopt(0, key)
-	o.setDesired(key, desired)
-	if !o.hasUnwritten() {
-		t.Error("nothing is unwritten, though etcd has an earlier export")
+	s := newFakeStore()
+	s.shown[key] = ownExport{exists: true, export: &earlier, revision: 1, generation: 1}
+	o := s.outbox()
+	o.setDesired(key, desiredFor(t, 0, 2))
+	if o.isDecided() {
+		t.Error("all is decided, though etcd has an earlier export")
 	}
-	batch := o.nextBatch(time.Now(), maxOperations)
-	if len(batch) != 1 {
-		t.Fatalf("%d operations, want 1", len(batch))
+	if !s.write(o, maxOperations, func() {}) {
+		t.Fatal("no operation, want one")
 	}
-	o.recordAccepted(batch, []bool{true}, 2, 2, func() int64 { return 1 })
-	if o.hasUnwritten() {
-		t.Error("the desired export is unwritten, though etcd has accepted it")
+	if !o.isDecided() {
+		t.Error("the desired export is not decided, though etcd has accepted it")
 	}
 	o.setDesired(key, desiredFor(t, 0, 3))
-	if o.hasUnwritten() {
-		t.Error("a later change counts as unwritten: exports that change all the time would never be stated")
+	if !o.isDecided() {
+		t.Error("a later change counts as not decided: exports that change all the time would never be stated")
 	}
 }
 
@@ -243,36 +318,71 @@ func TestHasUnwritten_ComparesContent(t *testing.T) {
 // and the process acquires its ID anew before it has withdrawn that one too. The record must not
 // state it: readers would take it for an export of this cluster.
 func TestOutbox_AdoptsNoReplay(t *testing.T) {
-	replayed := webExport("cls1", 0, 1)
-	shown := ownExport{exists: true, export: &replayed, revision: 1, generation: 1}
-	o := newOutbox(func(mcs.Key) ownExport { return shown })
-	o.adopt(1, replayed.Key)
-	if set := o.statedSet(nil, 0); set.Count != 1 {
-		t.Errorf("%d exports are stated, want that of the previous process", set.Count)
+	s, replayed := newFakeStore(), webExport("cls1", 0, 1)
+	s.shown[replayed.Key] = ownExport{exists: true, export: &replayed, revision: 1, generation: 1}
+	s.stored[replayed.Key] = s.shown[replayed.Key]
+	o := s.outbox()
+	check := func(want int, when string) {
+		t.Helper()
+		if set := o.namedSet(nil); set.Count != want {
+			t.Errorf("%d exports are stated %s, want %d", set.Count, when, want)
+		}
 	}
-	o.setDesired(replayed.Key, desiredExport{})
-	o.recordAccepted(o.nextBatch(time.Now(), maxOperations), []bool{true}, 3, 3, func() int64 { return 3 })
-	shown.revision = 4 // it is there again
-	o.adopt(5, replayed.Key)
-	if set := o.statedSet(nil, 0); set.Count != 0 {
-		t.Errorf("%d exports are stated after another user has written an old one again", set.Count)
+	check(1, "of the previous process")
+	s.write(o, maxOperations, func() {}) // it was not published: it is withdrawn
+	for len(s.events) > 0 {
+		s.show(o)
 	}
-	shown.revision, shown.generation = 6, 6 // a request of unknown outcome has written it
-	o.adopt(7, replayed.Key)
-	if set := o.statedSet(nil, 0); set.Count != 1 {
-		t.Errorf("%d exports are stated after this process has written one", set.Count)
+	check(0, "after it was withdrawn")
+	again := func(generation int64) {
+		s.revision++
+		s.shown[replayed.Key] = ownExport{exists: true, export: &replayed, revision: s.revision, generation: generation}
+		s.stored[replayed.Key] = s.shown[replayed.Key]
+		s.revision++
+		o.adopt(s.revision, s.revision, s.keys, true)
+	}
+	again(1)
+	check(0, "after another user has written an old one again")
+	if batch := o.nextBatch(time.Now(), maxOperations, s.revision+1); len(batch) != 1 || batch[0].export != nil {
+		t.Errorf("the old one is not removed: %v", batch)
+	} else {
+		o.end(time.Now(), batch, desired.Untried, nil)
+	}
+	again(s.revision) // a request of unknown outcome has written it
+	check(1, "after this process has written one")
+}
+
+// TestOutbox_RemovesForeign: another user writes an export that this cluster does not have. It is
+// removed, and the record never states it.
+func TestOutbox_RemovesForeign(t *testing.T) {
+	for name, generation := range map[string]int64{"not signed": 0, "a replay": 1} {
+		t.Run(name, func(t *testing.T) {
+			s, foreign := newFakeStore(), webExport("cls1", 0, 1)
+			o := s.outbox()
+			s.revision++
+			s.set(foreign.Key, &foreign)
+			s.events[0].exp.generation = generation
+			s.show(o)
+			if set := o.namedSet(nil); set.Count != 0 {
+				t.Error("the record states it")
+			}
+			if !s.write(o, maxOperations, func() {}) || s.stored[foreign.Key].exists {
+				t.Error("it is not removed")
+			}
+		})
 	}
 }
 
 // largeExport returns the desired export of key with a number of bytes.
 func largeExport(key mcs.Key, bytes, version int) desiredExport {
-	return desiredExport{export: &mcs.Export{Key: key, Ports: []mcs.Port{{Port: int32(version)}}}, data: make([]byte, bytes)}
+	return desiredExport{export: &mcs.Export{Key: key, Cluster: "cls1", Ports: []mcs.Port{{Port: int32(version)}}}, data: make([]byte, bytes)}
 }
 
 // TestOutbox_LimitsNamespace: exports with which a namespace would have more than its share wait
 // for room. Those of other namespaces do not.
 func TestOutbox_LimitsNamespace(t *testing.T) {
-	o, now := newOutbox(func(mcs.Key) ownExport { return ownExport{} }), time.Now()
+	s, now := newFakeStore(), time.Now()
+	o := s.outbox()
 	key := func(i int) mcs.Key { return mcs.Key{Namespace: "tenant", Name: fmt.Sprint("large-", i)} }
 	const size = 1 << 20
 	for i := range namespaceBytes/size + 2 {
@@ -280,7 +390,7 @@ func TestOutbox_LimitsNamespace(t *testing.T) {
 	}
 	o.setDesired(webKey(1), largeExport(webKey(1), size, 1))
 	written := func() (keys []mcs.Key) {
-		for batch := o.nextBatch(now, maxOperations); len(batch) > 0; batch = o.nextBatch(now, maxOperations) {
+		for batch := s.commit(o, now); len(batch) > 0; batch = s.commit(o, now) {
 			for _, op := range batch {
 				keys = append(keys, op.key)
 			}
@@ -306,48 +416,45 @@ func TestOutbox_LimitsNamespace(t *testing.T) {
 	if keys := written(); !slices.Contains(keys, key(9)) {
 		t.Errorf("written after a withdrawal: %v", keys)
 	}
-	if o.used["tenant"] > namespaceBytes || len(o.excess) > 0 {
-		t.Errorf("%d bytes are used, %v waits", o.used["tenant"], o.excess)
+	if o.shares.used["tenant"] > namespaceBytes || len(o.shares.excess)+len(o.shares.wanted) > 0 {
+		t.Errorf("%d bytes are used, %v waits", o.shares.used["tenant"], o.shares.excess)
 	}
 }
 
 // TestOutbox_PacesNamespaces: a namespace that changes large exports again and again is written at
 // the pace of a namespace, and another one at once.
 func TestOutbox_PacesNamespaces(t *testing.T) {
-	o, now := newOutbox(func(mcs.Key) ownExport { return ownExport{} }), time.Now()
+	s, now := newFakeStore(), time.Now()
+	o := s.outbox()
 	key := func(i int) mcs.Key { return mcs.Key{Namespace: "tenant", Name: fmt.Sprint("large-", i)} }
 	const size, seconds = 256 << 10, 600
 	written := 0
 	for n := range seconds {
 		for i := range 4 {
-			o.setDesired(key(i), desiredExport{}) // flapping leaves old entries in the queues
+			o.setDesired(key(i), desiredExport{})
 			o.setDesired(key(i), largeExport(key(i), size, n))
 		}
 		neighbour := desiredFor(t, 1, 1+n)
 		o.setDesired(webKey(1), neighbour)
 		isWritten := false
-		for batch := o.nextBatch(now, maxOperations); len(batch) > 0; batch = o.nextBatch(now, maxOperations) {
-			o.charge(now, batch)
+		for batch := s.commit(o, now); len(batch) > 0; batch = s.commit(o, now) {
 			for _, op := range batch {
 				if op.key == webKey(1) {
 					isWritten = true
 				} else {
-					written += len(op.desired.data)
+					written += len(op.data)
 				}
 			}
 		}
 		if !isWritten {
 			t.Fatal("the neighbour waits")
 		}
-		if pause, waits := o.untilPaced(now); waits && (pause <= 0 || pause > 10*time.Second) {
+		if pause, waits := o.untilDue(now); waits && (pause <= 0 || pause > 10*time.Second) {
 			t.Fatalf("the next export is due in %v", pause)
 		}
 		now = now.Add(time.Second)
 	}
 	if want := namespaceBurstKiB<<10 + seconds*namespaceKiB<<10; written < want*9/10 || written > want+4*size {
 		t.Errorf("%d bytes are written in %d s, want some %d", written, seconds, want)
-	}
-	if n := len(o.queues[false]); n > 10 {
-		t.Errorf("the queue has %d entries", n)
 	}
 }

@@ -233,6 +233,7 @@ func (r *Registry) Members(context.Context) ([]registry.Member, error) { return 
 func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
 	r.notifier.Start(notify)
 	r.running.Store(true)
+	defer r.mirror.end()
 	monitor := func(ctx context.Context) { r.client.monitor(ctx, r.timings.status) }
 	if r.cfg.ReadOnly {
 		return engine.Run(ctx, []func(context.Context){r.reader.run, monitor}, 0, nil)

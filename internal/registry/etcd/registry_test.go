@@ -203,8 +203,8 @@ func TestStore_WriteRejectsOutdatedFence(t *testing.T) {
 		defer reg.writer.session.mu.Unlock()
 		return reg.writer.session.claim.fence > fence
 	})
-	late := []operation{{key: webKey(0), desired: desiredFor(t, 0, 9)}}
-	if _, _, err := reg.writer.store.write(t.Context(), fence, late, nil); !errors.Is(err, errFenceLost) {
+	late := []operation{operationFor(t, 0, 9)}
+	if _, err := reg.writer.store.write(t.Context(), fence, late, nil); !errors.Is(err, errFenceLost) {
 		t.Errorf("writing with an outdated fence: %v, want errFenceLost", err)
 	}
 	publish(t, reg, 1, 1)
@@ -302,7 +302,7 @@ func TestStore_RefusesForeignKeys(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	client := s.client(t, cls1)
 	st := &store{client: client, layout: s.layout("set1"), id: "cls2"}
-	if _, _, err := st.write(t.Context(), 0, []operation{{key: webKey(0), desired: desiredFor(t, 0, 1)}}, nil); err == nil || !strings.Contains(err.Error(), docs.URL("etcd.md#a-user-for-each-cluster")) {
+	if _, err := st.write(t.Context(), 0, []operation{operationFor(t, 0, 1)}, nil); err == nil || !strings.Contains(err.Error(), docs.URL("etcd.md#a-user-for-each-cluster")) {
 		t.Errorf("writing another cluster's export: %v, want a denial that names the documentation", err)
 	}
 	if err := st.sayFarewell(t.Context(), 0, 0, nil); err == nil {

@@ -51,8 +51,8 @@ type session struct {
 	// settleAt is the time at which this process begins to state all exports of the cluster in the
 	// record; settled is true once it has done so. Until then exports may be missing in etcd, which
 	// may have been restored or emptied, or be there that are to be withdrawn. The controller
-	// publishes all exports before Run (membership.PublishAllFunc), so that outbox.hasUnwritten
-	// knows each of them, and withdraws the others when Run notifies of them.
+	// publishes all exports before Run (membership.PublishAllFunc), so that outbox.isDecided knows
+	// each of them.
 	settleAt time.Time
 	settled  bool
 	// releasedAt is since when no process holds the ID that a later process of this cluster held,
@@ -85,10 +85,11 @@ type task struct {
 	// join writes alive and member, if alive still has revision seen.
 	join bool
 	seen int64
-	// heartbeat writes member, batch exports; both demand the fence.
-	heartbeat bool
-	batch     []operation
-	fence     int64
+	// heartbeat writes member, batch exports as of generation; both demand the fence.
+	heartbeat  bool
+	batch      []operation
+	generation int64
+	fence      int64
 	// mayWrite is true if exports may be written.
 	mayWrite bool
 }
@@ -207,21 +208,18 @@ func (s *session) acquire(revision int64) {
 }
 
 // trySettle reports whether the record states all exports. It does so from settleAt, as soon as
-// every desired export has been written. It is called after the first list.
-func (s *session) trySettle(now time.Time, hasUnwritten func() bool) (settled, began bool) {
+// each was compared with the desired one. It is called after the first list.
+func (s *session) trySettle(now time.Time, isDecided func() bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.settled || s.claim.fence == 0 {
-		return s.settled, false
+		return s.settled
 	}
 	if s.settleAt.IsZero() {
 		s.settleAt = now.Add(time.Duration(settleHeartbeats * float64(s.interval)))
 	}
-	if now.Before(s.settleAt) || hasUnwritten() {
-		return false, false
-	}
-	s.settled = true
-	return true, true
+	s.settled = !now.Before(s.settleAt) && isDecided()
+	return s.settled
 }
 
 // isSettled reports whether the record states all exports.

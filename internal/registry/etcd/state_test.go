@@ -374,6 +374,23 @@ func TestStateAfterRestart_Ended(t *testing.T) {
 	})
 }
 
+// TestMirror_EndsAhead: a reader ends while it imports a version that no record names yet. The pins
+// do not have all that it has read.
+func TestMirror_EndsAhead(t *testing.T) {
+	s := newStateTest(t)
+	s.list(s.member(1, map[int]int64{0: 5}), s.export(0, 1, 5))
+	(&mirror{state: s.state}).end()
+	if !s.keyring.HasAll() {
+		t.Error("the pins lack something, although the record names all that was read")
+	}
+	s.show(s.export(0, 2, s.at(5).UnixMilli()))
+	s.want("read before its record", 2)
+	(&mirror{state: s.state}).end()
+	if s.keyring.HasAll() {
+		t.Error("the pins have all, although no record names what was read")
+	}
+}
+
 // TestStateAfterRestart_OldRecord kills the reader before it has saved the records that it has read
 // last, and sets etcd back to an earlier state: the record that the next process reads first may be
 // that of a backup. It counts when a later one follows, or when the cluster is stale.
@@ -560,7 +577,8 @@ func TestStateNewKey(t *testing.T) {
 	s := newStateTest(t)
 	s.keyrings = registrytest.NewKeyrings(0) // the keyring's own clock
 	s.restart()
-	s.list(s.member(0, map[int]int64{0: 5}), s.export(0, 1, 5))
+	s.list(s.member(-600, map[int]int64{0: 5}), s.export(0, 1, 5))
+	s.show(s.member(0, map[int]int64{0: 5}))
 	member, web := values(s, 1)
 	s.show(member, web, s.gone(0))
 	s.want("while the previous one may be live", 1, 0)

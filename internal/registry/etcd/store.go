@@ -301,24 +301,22 @@ func (s *store) keepAlive(ctx context.Context, lease int64) error {
 
 // claim writes the keys alive and member, if alive still has the revision seen.
 func (s *store) claim(ctx context.Context, seen, lease int64, alive string, member []byte) (int64, error) {
-	revision, _, err := s.txn(ctx, "claim", seen,
+	return s.txn(ctx, "claim", seen,
 		clientv3.OpPut(s.layout.alive(s.id), alive, clientv3.WithLease(clientv3.LeaseID(lease))),
 		clientv3.OpPut(s.layout.member(s.id), string(member)))
-	return revision, err
 }
 
 // heartbeat writes the key member if alive still has the revision of the fence.
 func (s *store) heartbeat(ctx context.Context, fence int64, member []byte) (int64, error) {
-	revision, _, err := s.txn(ctx, "heartbeat", fence, clientv3.OpPut(s.layout.member(s.id), string(member)))
-	return revision, err
+	return s.txn(ctx, "heartbeat", fence, clientv3.OpPut(s.layout.member(s.id), string(member)))
 }
 
 // write carries out operations and writes the key member, all or none, if alive still has the
-// revision of the fence. It returns the revision and which of the operations were effective.
-func (s *store) write(ctx context.Context, fence int64, batch []operation, member []byte) (int64, []bool, error) {
+// revision of the fence. It returns the revision.
+func (s *store) write(ctx context.Context, fence int64, batch []operation, member []byte) (int64, error) {
 	ops := make([]clientv3.Op, len(batch), len(batch)+1)
 	for i, op := range batch {
-		if key := s.layout.export(s.id, op.key); op.withdraw {
+		if key := s.layout.export(s.id, op.key); op.export == nil {
 			ops[i] = clientv3.OpDelete(key)
 		} else {
 			ops[i] = clientv3.OpPut(key, string(op.value))
@@ -331,7 +329,7 @@ func (s *store) write(ctx context.Context, fence int64, batch []operation, membe
 // if alive still has the revision seen.
 func (s *store) sayFarewell(ctx context.Context, seen, lease int64, member []byte) error {
 	first, key := s.layout.cluster(s.id), s.layout.member(s.id)
-	_, _, err := s.txn(ctx, "remove", seen,
+	_, err := s.txn(ctx, "remove", seen,
 		clientv3.OpDelete(first, clientv3.WithRange(key)),
 		clientv3.OpDelete(key+"\x00", clientv3.WithRange(clientv3.GetPrefixRangeEnd(first))),
 		clientv3.OpPut(key, string(member), clientv3.WithLease(clientv3.LeaseID(lease))))
@@ -340,7 +338,7 @@ func (s *store) sayFarewell(ctx context.Context, seen, lease int64, member []byt
 
 // txn carries out operations if alive was last changed at revision; 0 means that alive does not
 // exist.
-func (s *store) txn(ctx context.Context, name string, revision int64, ops ...clientv3.Op) (int64, []bool, error) {
+func (s *store) txn(ctx context.Context, name string, revision int64, ops ...clientv3.Op) (int64, error) {
 	var answer *clientv3.TxnResponse
 	err := s.client.call(ctx, name, func(ctx context.Context, c *clientv3.Client) (err error) {
 		answer, err = c.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(s.layout.alive(s.id)), "=", revision)).Then(ops...).Commit()
@@ -350,14 +348,9 @@ func (s *store) txn(ctx context.Context, name string, revision int64, ops ...cli
 		return err
 	})
 	if err != nil {
-		return 0, nil, err
+		return 0, err
 	}
-	effective := make([]bool, len(answer.Responses))
-	for i, r := range answer.Responses {
-		deletion := r.GetResponseDeleteRange()
-		effective[i] = deletion == nil || deletion.Deleted > 0
-	}
-	return answer.Header.Revision, effective, nil
+	return answer.Header.Revision, nil
 }
 
 // leaseTTL returns how long a lease lasts after a renewal, 0 if it has expired.

@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,6 +15,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine/desired"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/tracing"
 )
 
@@ -52,7 +51,7 @@ func newWriter(cfg Config, timings timings, store *store, mirror *mirror, notifi
 	return &writer{
 		cfg: cfg, timings: timings, store: store, mirror: mirror, notifier: notifier,
 		session:      newSession(cfg),
-		outbox:       newOutbox(mirror.ownExport),
+		outbox:       newOutbox(store.id, mirror.ownExport),
 		claimProblem: engine.NewProblem(cfg.Logger, "Failed to claim the cluster ID, nothing is exported", "Cluster ID is free", nil),
 		writeProblem: engine.NewProblem(cfg.Logger, "Failed to write to etcd, retrying", "Writing to etcd works again", nil),
 		wake:         engine.NewSignal(),
@@ -107,17 +106,11 @@ func (w *writer) observe(u update) {
 	if u.rewound {
 		w.session.dropFence()
 	}
-	fence := w.session.currentFence()
 	if u.listed {
-		w.outbox.observeList(u.revision, u.rewound)
-		w.outbox.adopt(fence, w.mirror.ownShownKeys()...)
+		w.outbox.observeList(u.rewound)
 		w.outbox.addPending(u.changed)
 	}
-	for key, revision := range u.own {
-		w.outbox.observeChange(key, revision)
-	}
-	w.outbox.observeRevision(u.revision)
-	w.outbox.adopt(fence, slices.Collect(maps.Keys(u.own))...)
+	w.outbox.observe(time.Now(), u.own, u.revision)
 	if w.session.observe(u.alive, u.revision) {
 		w.cfg.Logger.Info("Key alive was removed or written by another process", "key", w.store.layout.alive(w.store.id))
 	}
@@ -148,7 +141,7 @@ func (w *writer) setProblem(problem *engine.Problem, err error) {
 
 // countPending sets the metric of exports and withdrawals that may have to be written.
 func (w *writer) countPending() {
-	w.cfg.Metrics.SetPending(w.store.client.cfg.Name, "exports", w.outbox.countQueued())
+	w.cfg.Metrics.SetPending(w.store.client.cfg.Name, "exports", w.outbox.countWaiting())
 }
 
 // run holds the cluster's ID and writes the desired exports until ctx ends. It makes one request at
@@ -221,8 +214,8 @@ func (w *writer) untilNext(now time.Time) time.Duration {
 	case w.session.currentFence() == 0:
 		return min(pause, w.ownReadAt.Sub(now))
 	}
-	if paced, waits := w.outbox.untilPaced(now); waits {
-		return min(pause, paced)
+	if due, waits := w.outbox.untilDue(now); waits {
+		return min(pause, due)
 	}
 	return pause
 }
@@ -254,7 +247,7 @@ func (w *writer) performNext(ctx context.Context) (result, error) {
 	case next.heartbeat:
 		return w.writeHeartbeat(ctx, next.fence)
 	case len(next.batch) > 0:
-		return w.writeBatch(ctx, next.fence, next.batch)
+		return w.writeBatch(ctx, &next)
 	}
 	return idle, nil
 }
@@ -264,12 +257,14 @@ func (w *writer) nextTask(now time.Time) (task, error) {
 	if !w.isListed.Load() {
 		return w.nextTaskAlone(now)
 	}
+	isAdopted := w.adopt()
 	w.settle(now)
 	next, obstacle := w.session.nextTask(now, w.mirror.ownKeys())
-	if !next.mayWrite {
+	if !next.mayWrite || !isAdopted {
 		return next, obstacle
 	}
-	if next.batch = w.outbox.nextBatch(now, w.batchLimit); len(next.batch) > 0 {
+	next.generation = w.session.nextGeneration(w.mirror.ownKeys())
+	if next.batch = w.outbox.nextBatch(now, w.batchLimit, next.generation); len(next.batch) > 0 {
 		return next, nil
 	}
 	w.batchLimit = maxOperations
@@ -313,28 +308,23 @@ func (w *writer) readOwn(ctx context.Context, now time.Time) error {
 // settle begins to state all exports of the cluster when it is time, and has the record written if
 // it does not state them as they are.
 func (w *writer) settle(now time.Time) {
-	settled, began := w.session.trySettle(now, w.outbox.hasUnwritten)
-	if began {
-		w.outbox.prune()
-	}
-	if settled && w.hasReadFence() {
-		w.session.requireHeartbeat(now, w.outbox.statedSet(nil, 0))
+	if w.session.trySettle(now, w.outbox.isDecided) && w.adopt() {
+		w.session.requireHeartbeat(now, w.outbox.namedSet(nil))
 	}
 }
 
-// hasReadFence reports whether this process knows what was written before it claimed the ID. Before
-// that, a request of unknown outcome may have been carried out: a record must not state the exports
-// without it.
-func (w *writer) hasReadFence() bool {
-	fence := w.session.currentFence()
-	return fence != 0 && w.mirror.revision() >= fence
+// adopt adopts the exports in etcd if that is due, and reports whether this process knows what was
+// written before it claimed the ID. Before that, a request of unknown outcome may have been carried
+// out: a record must not state the exports without it.
+func (w *writer) adopt() bool {
+	return w.outbox.adopt(w.session.currentFence(), w.mirror.revision(), w.mirror.ownShownKeys, w.session.isSettled())
 }
 
 // nextRecord returns the signed member record for a request that writes a batch as of a generation.
 func (w *writer) nextRecord(ctx context.Context, now time.Time, batch []operation, generation int64) ([]byte, error) {
 	var set *exportSet
-	if w.session.isSettled() && w.hasReadFence() {
-		set = w.outbox.statedSet(batch, generation)
+	if w.session.isSettled() && w.adopt() {
+		set = w.outbox.namedSet(batch)
 	}
 	member, err := w.session.nextRecord(now, w.mirror.ownKeys(), set, generation)
 	w.saveHeartbeat(ctx)
@@ -390,9 +380,6 @@ func (w *writer) join(ctx context.Context, seen int64) (result, error) {
 // exports are still written and withdrawn where that works.
 func (w *writer) writeHeartbeat(ctx context.Context, fence int64) (result, error) {
 	now := time.Now()
-	if w.session.isSettled() {
-		w.outbox.prune()
-	}
 	member, err := w.nextRecord(ctx, now, nil, w.session.nextGeneration(w.mirror.ownKeys()))
 	if err != nil {
 		return idle, err
@@ -460,44 +447,43 @@ func (w *writer) loseLease(lease int64) {
 }
 
 // writeBatch writes and withdraws exports, and the record that states them.
-func (w *writer) writeBatch(ctx context.Context, fence int64, batch []operation) (result, error) {
+func (w *writer) writeBatch(ctx context.Context, t *task) (result, error) {
 	now := time.Now()
-	generation := w.session.nextGeneration(w.mirror.ownKeys())
-	member, err := w.nextRecord(ctx, now, batch, generation)
+	member, err := w.nextRecord(ctx, now, t.batch, t.generation)
 	if err != nil {
+		w.outbox.end(now, t.batch, desired.Untried, nil)
 		return idle, err
 	}
-	for i, op := range batch {
-		if !op.withdraw {
-			batch[i].value = signExport(w.cfg.Signer, selfOf(w.cfg), op.key, generation, op.desired.data)
+	for i, op := range t.batch {
+		if op.export != nil {
+			t.batch[i].value = signExport(w.cfg.Signer, selfOf(w.cfg), op.key, t.generation, op.data)
 		}
 	}
-	revision, effective, err := w.store.write(ctx, fence, batch, member)
+	revision, err := w.store.write(ctx, t.fence, t.batch, member)
 	achieved, changed := progressed, engine.Keys{}
 	switch {
 	case err == nil:
 		w.session.recordWritten(time.Now(), revision)
-		w.outbox.recordAccepted(batch, effective, revision, generation, w.mirror.revision)
-		w.outbox.charge(now, batch)
-		w.traceBatch(batch, now)
-		if !batch[0].withdraw {
+		w.outbox.accept(now, t.batch, revision, w.mirror.revision)
+		w.traceBatch(t.batch, now)
+		if t.batch[0].export != nil {
 			achieved = wrote
 		}
-	case errors.Is(err, errTooLarge) && len(batch) == 1:
-		w.outbox.recordRefused(batch[0].key, err)
-		changed.Add(batch[0].key)
+	case errors.Is(err, errTooLarge) && len(t.batch) == 1:
+		w.outbox.end(now, t.batch, desired.Unfit, err)
+		changed.Add(t.batch[0].key)
 		err = nil
 	case errors.Is(err, errTooLarge):
 		w.batchLimit = 1
-		w.outbox.requeue(batch)
+		w.outbox.end(now, t.batch, desired.Untried, nil)
 		err = nil
 	default:
-		w.outbox.requeue(batch)
+		w.outbox.end(now, t.batch, desired.Untried, nil)
 		err = w.handleFailedWrite(err)
 	}
 	w.notifier.Notify(changed)
 	if err != nil {
-		return idle, fmt.Errorf("writing %d exports: %w", len(batch), err)
+		return idle, fmt.Errorf("writing %d exports: %w", len(t.batch), err)
 	}
 	return achieved, nil
 }
@@ -509,8 +495,8 @@ func (w *writer) traceBatch(batch []operation, began time.Time) {
 	}
 	now := time.Now()
 	for _, op := range batch {
-		if !op.withdraw {
-			w.cfg.Trace.Record(tracing.WriteExport, *op.desired.export, began, now)
+		if op.export != nil {
+			w.cfg.Trace.Record(tracing.WriteExport, *op.export, began, now)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine/belief"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine/desired"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
@@ -142,15 +143,16 @@ func (r *Registry) Lookup(_ context.Context, key mcs.Key, imported ...string) (r
 // publishStatus compares the desired export with the one that the hub has shown. The caller holds
 // r.mu.
 func (r *Registry) publishStatus(key mcs.Key) registry.PublishStatus {
-	shown := r.own[key]
-	desired, isRequested := r.desired[key]
-	switch {
-	case shown != nil && (!isRequested || desired != nil && desired.Equal(*shown)):
-		return registry.PublishStatus{State: registry.Exported}
-	case shown == nil && desired == nil:
-		return registry.PublishStatus{State: registry.Absent}
+	want, isAsked := r.desired[key]
+	shown := desired.ShownExport{Presence: desired.Absent}
+	if exp := r.own[key]; exp != nil {
+		shown = desired.ShownExport{Presence: desired.Present, Export: exp}
 	}
-	return registry.PublishStatus{State: registry.Pending, Err: r.problem}
+	status := registry.PublishStatus{State: desired.StatusOf(want, isAsked, shown)}
+	if status.State == registry.Pending {
+		status.Err = r.problem
+	}
+	return status
 }
 
 // Members implements registry.Registry.

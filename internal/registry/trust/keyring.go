@@ -28,6 +28,9 @@ type Pin struct {
 	// namespace kube-system.
 	Key Key
 	UID string
+	// From is the heartbeat of the first record of Key that was read, 0 before one was. An earlier
+	// record of another key is from before: a registry that was restored shows it again.
+	From int64
 	// Last is the time of the latest record that was read from each registry, by the registry's
 	// name. An earlier record is a replay.
 	Last map[string]Time
@@ -56,15 +59,15 @@ const (
 
 // equal reports whether p and o are the same.
 func (p Pin) equal(o Pin, d detail) bool {
-	return p.Key == o.Key && p.UID == o.UID && p.Since.Equal(o.Since) && p.Left == o.Left && p.Forgotten == o.Forgotten && slices.Equal(p.Unsealed, o.Unsealed) && maps.EqualFunc(p.Last, o.Last, func(a, b Time) bool {
+	return p.Key == o.Key && p.From == o.From && p.UID == o.UID && p.Since.Equal(o.Since) && p.Left == o.Left && p.Forgotten == o.Forgotten && slices.Equal(p.Unsealed, o.Unsealed) && maps.EqualFunc(p.Last, o.Last, func(a, b Time) bool {
 		return d == withoutTimes || a.Generation == b.Generation && (d == withGenerations || a == b)
 	})
 }
 
 // size returns the size of a pin in the store at most: that of its texts, of which JSON escapes
-// those of the cluster, and 150 bytes, and for each registry 75 bytes with times of 19 digits.
+// those of the cluster, and 180 bytes, and for each registry 75 bytes with times of 19 digits.
 func (p Pin) size() int {
-	const fields, time, escaped = 150, 75, 2
+	const fields, time, escaped = 180, 75, 2
 	n := fields + escaped*len(p.UID)
 	for registry := range p.Last {
 		n += time + len(registry)
@@ -185,6 +188,8 @@ type Keyring struct {
 	// isComplete is set if no process of this cluster has read a later record than the pins had
 	// when Run began.
 	isComplete bool
+	// lacks is set if this process has read exports of which the pins know nothing.
+	lacks bool
 
 	// saving is held while the store is used: a cluster that is renamed runs read for each of its
 	// IDs.
@@ -283,7 +288,7 @@ func (k *Keyring) Clone(now func() time.Time) *Keyring {
 	defer k.mu.Unlock()
 	out := &Keyring{
 		cfg: k.cfg, pins: make(map[string]*entry, len(k.pins)), own: maps.Clone(k.own), removed: maps.Clone(k.removed),
-		imported: maps.Clone(k.imported), isComplete: k.isComplete,
+		imported: maps.Clone(k.imported), isComplete: k.isComplete, lacks: k.lacks,
 	}
 	out.cfg.Now = now
 	for id, pin := range k.pins {
@@ -322,6 +327,8 @@ type Presented struct {
 	Key                 Key
 	// Succession is the signature of Key with the previous key, or "".
 	Succession string
+	// At is the time of the record, zero if only the key is asked about.
+	At Time
 	// Proven reports whether the registry proves that the owner of Key has the place of the
 	// cluster: only it can have written Key there, and no heartbeat of the cluster was shown for
 	// StaleAfter, so that a second cluster with this ID takes nothing over. Unproven is the reason
@@ -360,6 +367,9 @@ func (k *Keyring) checkPin(p Presented) (Verdict, error) {
 	switch {
 	case ok && pin.Key == p.Key:
 		return Accepted, nil
+	case ok && pin.isBefore(p.At):
+		return Refused, fmt.Errorf("it is signed with key %s, and earlier than the first record that this cluster has read with key %s: the registry was restored from a "+
+			"backup, or the clock of the cluster is behind; if the key is that of the cluster, run kubectl mcs trust %s in this cluster", p.Key, pin.Key, p.ClusterID)
 	case ok && pin.Left, !ok && k.hasRoom():
 		return Unknown, nil
 	case !ok:
@@ -373,6 +383,12 @@ func (k *Keyring) checkPin(p Presented) (Verdict, error) {
 	}
 	return Refused, fmt.Errorf("it is signed with key %s, but the records of this cluster were signed with key %s until now: either another cluster "+
 		"uses the same cluster ID, or the cluster was built anew or has lost its key; %s", p.Key, pin.Key, k.remedy(pin, p))
+}
+
+// isBefore reports whether a record of another key is from before the pinned one. An administrator
+// who has a cluster forgotten accepts any record.
+func (e *entry) isBefore(at Time) bool {
+	return !e.Forgotten && at != Time{} && at.Heartbeat < e.From
 }
 
 // mayBeProven reports whether a registry can prove another key than the pinned one. A registry that
@@ -473,6 +489,7 @@ func (k *Keyring) Observe(r Record) {
 	if pin.Last == nil {
 		pin.Last = map[string]Time{}
 	}
+	pin.From = cmp.Or(pin.From, r.At.Heartbeat)
 	pin.UID, pin.Last[r.Registry], pin.heard = r.UID, r.At, k.cfg.Now()
 	pin.read++
 }
@@ -742,7 +759,7 @@ func (k *Keyring) end(ctx context.Context) {
 	defer k.saving.Unlock()
 	k.readers--
 	_, err := k.trySave(ctx, withTimes)
-	if err == nil && k.readers == 0 && k.hasAll() {
+	if err == nil && k.readers == 0 && k.HasAll() {
 		err = k.cfg.Store.SaveEnd(ctx, time.Now())
 	}
 	switch {
@@ -760,14 +777,25 @@ func (k *Keyring) SetComplete(isComplete bool) {
 	k.isComplete = isComplete
 }
 
-// hasAll reports whether the pins have the latest record of each cluster that any process of this
+// SetLacking makes the next process need a second record of each cluster: this one has read exports
+// that no record of their cluster names yet, and the pins know nothing of them.
+func (k *Keyring) SetLacking() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.lacks = true
+}
+
+// HasAll reports whether the pins have the latest record of each cluster that any process of this
 // cluster has read: those of a process that began without that have it once it has read a second
 // record, or none for as long as makes a cluster stale. The first one may be from a backup, and
 // earlier than one that a killed process has read.
-func (k *Keyring) hasAll() bool {
+func (k *Keyring) HasAll() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.isComplete {
+	switch {
+	case k.lacks:
+		return false
+	case k.isComplete:
 		return true
 	}
 	for _, pin := range k.pins {

@@ -126,6 +126,16 @@ func acceptedRecord(key Key, heartbeat int64, farewell bool) Record {
 	return Record{Registry: "a", ClusterID: "cls2", Key: key, At: Time{Heartbeat: heartbeat}, Farewell: farewell}
 }
 
+// replace has a cluster replace a key by another one, with which it has written records at 10 and
+// 20.
+func replace(key, other Key, farewell bool) func(*Keyring) {
+	return func(k *Keyring) {
+		k.Observe(acceptedRecord(key, 1, false))
+		k.Observe(acceptedRecord(other, 10, false))
+		k.Observe(acceptedRecord(other, 20, farewell))
+	}
+}
+
 func TestCheck(t *testing.T) {
 	key, other := signer(t, 1).Key(), signer(t, 2).Key()
 	next, err := NewSigner(bytes.Repeat([]byte{2}, ed25519.SeedSize), bytes.Repeat([]byte{1}, ed25519.SeedSize))
@@ -173,6 +183,16 @@ func TestCheck(t *testing.T) {
 		"trusted before it was seen": {before: func(k *Keyring) { trustKey(k, key) }, presented: Presented{Key: other}, want: Refused, wantErr: "until now"},
 		"signed by the pinned key":   {before: pin(key), presented: Presented{Key: next.Key(), Succession: next.Succession("set1", "cls2")}, want: Accepted},
 		"signed for another cluster": {before: pin(key), presented: Presented{Key: next.Key(), Succession: next.Succession("set1", "cls3")}, want: Refused, wantErr: "until now"},
+		"a previous key, as a restored registry shows it": {
+			before: replace(key, other, false), after: staleAfter, presented: Presented{Key: key, At: Time{Heartbeat: 9}, Proven: true}, want: Refused, wantErr: "restored"},
+		"a previous key, after the farewell of the other one": {
+			before: replace(key, other, true), presented: Presented{Key: key, At: Time{Heartbeat: 9}}, want: Refused, wantErr: "restored"},
+		"a previous key, of an owner that returns": {
+			before: replace(key, other, false), after: staleAfter, presented: Presented{Key: key, At: Time{Heartbeat: 11}, Proven: true}, want: Unknown},
+		"a previous key, trusted": {
+			before: func(k *Keyring) { replace(key, other, false)(k); trustKey(k, key) }, presented: Presented{Key: key, At: Time{Heartbeat: 9}}, want: Accepted},
+		"a previous key, forgotten": {
+			before: func(k *Keyring) { replace(key, other, false)(k); k.Forget("cls2") }, presented: Presented{Key: key, At: Time{Heartbeat: 9}}, want: Unknown},
 		"after the farewell": {
 			before: func(k *Keyring) { k.Observe(acceptedRecord(key, 1, true)) }, presented: Presented{Key: other}, want: Unknown},
 		"forgotten, another key": {
@@ -557,6 +577,31 @@ func TestRun_TwoIdentities(t *testing.T) {
 		stopSecond()
 		if store.ended.IsZero() {
 			t.Error("the end of the process is not saved")
+		}
+	})
+}
+
+// TestRun_Lacking: a process has read exports that no record names, which the pins do not have.
+// Neither the next process is certain of them, nor one that starts after it has read nothing.
+func TestRun_Lacking(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, key := &memoryStore{}, signer(t, 1).Key()
+		for i, want := range []bool{false, false, true} {
+			k := load(t, Config{Store: &processStore{memoryStore: store}})
+			stop := running(t, k)
+			synctest.Wait()
+			switch i {
+			case 0:
+				k.Observe(acceptedRecord(key, 1, false))
+				k.SetLacking()
+			case 2:
+				k.Observe(acceptedRecord(key, 2, false))
+				k.Observe(acceptedRecord(key, 3, false))
+			}
+			stop()
+			if isSaved := !store.ended.IsZero(); isSaved != want {
+				t.Errorf("after process %d it is saved that the pins have all: %t", i+1, isSaved)
+			}
 		}
 	})
 }

@@ -249,22 +249,29 @@ func (r *Registry) watchSources(ctx context.Context, notify func(mcs.Key)) {
 // notifyWaiting notifies of the keys whose lookups returned ErrNotSynced, as soon as lookups
 // succeed.
 func (r *Registry) notifyWaiting(snapshots []snapshot, err error, notify func(mcs.Key)) {
-	r.mu.Lock()
-	if !isAnySynced(snapshots) || err != nil && time.Now().Before(r.syncDeadline) {
-		r.mu.Unlock()
+	if !isAnySynced(snapshots) {
 		return
 	}
-	waiting := r.waiting
-	if len(waiting) > 0 {
-		r.waiting = map[mcs.Key]struct{}{}
-	}
-	r.mu.Unlock()
+	waiting := r.takeWaiting(err == nil)
 	if len(waiting) > 0 && err != nil {
 		r.cfg.Logger.Error(err, "Failed to read all registries in time, continuing without; nothing is removed until they are read")
 	}
 	for key := range waiting {
 		notify(key)
 	}
+}
+
+// takeWaiting returns the keys whose lookups returned ErrNotSynced, none before the end of
+// SyncTimeout unless all registries were read.
+func (r *Registry) takeWaiting(isComplete bool) map[mcs.Key]struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !isComplete && time.Now().Before(r.syncDeadline) {
+		return nil
+	}
+	waiting := r.waiting
+	r.waiting = map[mcs.Key]struct{}{} // lookups that come meanwhile write to it
+	return waiting
 }
 
 // minPrune is the least number of keys that are pruned.

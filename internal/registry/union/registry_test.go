@@ -40,6 +40,7 @@ func testContract(t *testing.T, other func(mcs.Identity) registry.Registry) {
 		hub := memory.NewHub()
 		hub.SetStaleAfter(time.Second) // a farewell that is the first record counts after that
 		return registrytest.Backend{
+			StaleAfter: time.Second,
 			New: func(_ *testing.T, identity mcs.Identity, _ registrytest.Options) registry.Registry {
 				cfg := Config{Identity: identity, Logger: logr.Discard(), SyncTimeout: 50 * time.Millisecond, interval: 5 * time.Millisecond}
 				return New(cfg, Source{"first", hub.Registry(identity)}, Source{"other", other(identity)})

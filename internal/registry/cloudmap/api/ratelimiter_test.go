@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -109,12 +110,12 @@ func TestRateLimiterBoundsWaitOfHighPriority(t *testing.T) {
 		l := newRateLimiter(Rate{PerSecond: 50, Burst: 100}, func(float64) {})
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer cancel()
-		var sent [priorityCount]int
+		var sent [priorityCount]atomic.Int32
 		var callers sync.WaitGroup
 		for range 20 {
 			callers.Go(func() {
 				for l.wait(ctx, PriorityNormal) == nil {
-					sent[PriorityNormal]++
+					sent[PriorityNormal].Add(1)
 					l.observe(time.Now(), ResultThrottled)
 					time.Sleep(time.Millisecond)
 				}
@@ -122,16 +123,16 @@ func TestRateLimiterBoundsWaitOfHighPriority(t *testing.T) {
 		}
 		callers.Go(func() {
 			for l.wait(ctx, PriorityHigh) == nil {
-				sent[PriorityHigh]++
+				sent[PriorityHigh].Add(1)
 				l.observe(time.Now(), ResultThrottled)
 				time.Sleep(time.Millisecond)
 			}
 		})
 		callers.Wait()
-		if got := sent[PriorityHigh]; got < 55 || got > 100 {
+		if got := sent[PriorityHigh].Load(); got < 55 || got > 100 {
 			t.Errorf("%d requests of high priority in ten minutes, want 60 and a share of the rest", got)
 		}
-		if got := sent[PriorityNormal]; got > 250 {
+		if got := sent[PriorityNormal].Load(); got > 250 {
 			t.Errorf("%d requests of normal priority in ten minutes of throttling", got)
 		}
 	})

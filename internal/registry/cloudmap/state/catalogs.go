@@ -317,14 +317,6 @@ func (c *catalogs) hasKey(id string, key trust.Key) bool {
 	return cluster != nil && cluster.record != nil && cluster.record.Key == key
 }
 
-// hasOnlyCopy reports whether the copy of a cluster's record is the one that counts, because
-// service members has none that does, and no other record has followed it.
-func (c *catalogs) hasOnlyCopy(id string) bool {
-	r := c.belief.RecordOf(id)
-	isAlone := r != nil && r.Place == belief.Own && c.belief.ProblemOf(id).Kind != belief.NoProblem
-	return isAlone && (c.belief.StateOf(id) == belief.First || c.isStale(id))
-}
-
 // errUnread is the error of a catalog that could not be read.
 var errUnread = errors.New("the catalog could not be read")
 

@@ -22,6 +22,8 @@ type claim struct {
 	// rivalSilence is the time without a heartbeat after which another cluster with this ID, or a
 	// clone of this one, counts as dead.
 	rivalSilence time.Duration
+	// audit is the time between two reads of the own catalog by the cluster that has the ID.
+	audit time.Duration
 	// settle is the time without another cluster's record before the ID is claimed. It is longer
 	// than the delay of reads: the previous process of this cluster may have written just before,
 	// and this process must not overwrite its pages with fewer exports.
@@ -119,7 +121,7 @@ func (c Config) YoungHeartbeatInterval() time.Duration {
 
 func newClaim(cfg Config) claim {
 	c := claim{
-		process: cfg.Process, rivalSilence: cfg.StaleAfter, settle: cfg.Intervals.Settle,
+		process: cfg.Process, rivalSilence: cfg.StaleAfter, audit: cfg.Intervals.Audit, settle: cfg.Intervals.Settle,
 		young: cfg.young(), pause: cfg.pause(), joined: !cfg.Joined.IsZero(),
 		isEarlierOwner: func(key trust.Key) bool {
 			pin, ok := cfg.Keyring.Pin(cfg.Identity.ClusterID)
@@ -201,9 +203,9 @@ func (c *claim) settleTime(shown *format.Member) time.Duration {
 	return c.settle
 }
 
-// proofSilences is after how many times of rivalSilence another cluster with this ID has written a
-// copy of its record into the catalog: it does so when it joins, and its audits write one that was
-// removed.
+// proofSilences is after how many times of rivalSilence, or of the interval of audits if that is
+// longer, another cluster with this ID has written a copy of its record into the catalog: it does
+// so when it joins, and its audits write one that was removed or overwritten.
 const proofSilences = 2
 
 // observeProof records a read of the own catalog that shows this copy of a record, nil if there is
@@ -220,7 +222,7 @@ func (c *claim) observeProof(now time.Time, found *format.Member) {
 // isUnproven reports whether the records of another cluster with this ID do not count: any member
 // of the clusterset can have written them.
 func (c *claim) isUnproven(now time.Time) bool {
-	return !c.unprovenSince.IsZero() && now.Sub(c.unprovenSince) >= proofSilences*c.rivalSilence
+	return !c.unprovenSince.IsZero() && now.Sub(c.unprovenSince) >= proofSilences*max(c.rivalSilence, c.audit)
 }
 
 // isUnowned reports whether no other cluster and no clone of this one has the ID, by its record.

@@ -37,6 +37,24 @@ func farewellOf(uid string, heartbeat int64) *format.Member {
 	return r
 }
 
+// TestClaim_IsUnprovenAfterAudits: another cluster with the ID may have overwritten the copy of the
+// record when it began. The audit of the cluster that has the ID writes it again, however short the
+// time is after which a cluster is stale.
+func TestClaim_IsUnprovenAfterAudits(t *testing.T) {
+	for name, tt := range map[string]struct{ staleAfter, audit, want time.Duration }{
+		"frequent audits": {2 * time.Minute, 2 * time.Minute, 4 * time.Minute},
+		"rare audits":     {48 * time.Second, 2 * time.Minute, 4 * time.Minute},
+	} {
+		cfg := testConfig()
+		cfg.StaleAfter, cfg.Intervals.Audit = tt.staleAfter, tt.audit
+		c := newClaim(cfg)
+		c.observeProof(claimBegan, nil)
+		if c.isUnproven(claimBegan.Add(tt.want-1)) || !c.isUnproven(claimBegan.Add(tt.want)) {
+			t.Errorf("%s: records of the other cluster do not count after another time than %v", name, tt.want)
+		}
+	}
+}
+
 // TestClaim_IsHeldBack: pages that are found while the claim is young are not those of another
 // process if its record announces other ones.
 func TestClaim_IsHeldBack(t *testing.T) {
@@ -455,8 +473,8 @@ func TestPrepareClaim(t *testing.T) {
 		s := New(testConfig())
 		s.claim.joined, s.claim.hasHeld, s.Reads.leftovers = tt.joined, tt.hasHeld, tt.leftovers
 		s.Reads.prepareClaim(time.Now(), tt.shown)
-		if s.outbox.isSuccessor != tt.want || !s.copyRecord {
-			t.Errorf("%s: successor: %t, copy of the record due: %t", name, s.outbox.isSuccessor, s.copyRecord)
+		if s.outbox.state.HasPredecessor() != tt.want || !s.copyRecord {
+			t.Errorf("%s: successor: %t, copy of the record due: %t", name, s.outbox.state.HasPredecessor(), s.copyRecord)
 		}
 	}
 }

@@ -1,15 +1,5 @@
 package state
 
-// waiting returns the number of pages that are to be written or being written.
-func (o *outbox) waiting() (pages int) {
-	for i := range o.pages {
-		if p := &o.pages[i]; p.writing != 0 || p.adopted && (p.dirty || p.torn) {
-			pages++
-		}
-	}
-	return pages
-}
-
 // largest is how many instances the largest page is.
 func (o *outbox) largest() (parts int) {
 	for i := range o.pages {

@@ -12,6 +12,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine/desired"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
@@ -58,25 +59,24 @@ func (w PageWrite) OverwrittenParts() []api.Instance { return w.Instances[:w.bef
 // and the catalog has room for it.
 type pageDraft struct {
 	PageWrite
+	// of is the draft that decides whether the page has to be written. It has the same exports.
+	of         *desired.Draft
 	identity   mcs.Identity
 	signer     *trust.Signer
 	generation int64
 	// stored is how many parts of the page the store may have.
 	stored int
-	// current are the exports as the store has them.
-	current map[mcs.Key]mcs.Export
-	// changes are the exports that differ from current, the largest first; nil until it is needed.
+	// changes are the exports that differ from those in the store, the largest first; nil until it
+	// is needed.
 	changes []sizedKey
 	// tooLarge are the exports that were left out.
 	tooLarge map[mcs.Key]error
-	// changed are the namespaces whose desired exports have changed.
-	changed map[string]struct{}
 	// err is the reason why the page cannot be encoded.
 	err error
 }
 
-func newPageDraft(identity mcs.Identity, signer *trust.Signer, page int, generation int64, current, desired map[mcs.Key]mcs.Export) *pageDraft {
-	d := &pageDraft{PageWrite: PageWrite{page: page, exports: desired}, identity: identity, signer: signer, generation: generation, current: current}
+func newPageDraft(identity mcs.Identity, signer *trust.Signer, generation int64, of *desired.Draft) *pageDraft {
+	d := &pageDraft{PageWrite: PageWrite{page: pageOf(of.Unit), exports: of.Exports}, of: of, identity: identity, signer: signer, generation: generation}
 	d.encode()
 	return d
 }
@@ -147,7 +147,7 @@ func (d *pageDraft) largestChange() (largest sizedKey, ok bool) {
 func (d *pageDraft) sizeChanges() []sizedKey {
 	changes := []sizedKey{}
 	for key, exp := range d.exports {
-		old, ok := d.current[key]
+		old, ok := d.of.Stored.Exports[key]
 		if ok && old.Equal(exp) {
 			continue
 		}

@@ -23,7 +23,7 @@ func TestFullCatalogRefusesLargestExport(t *testing.T) {
 	}
 	refused := func() (keys []mcs.Key) {
 		for i := range o.pages {
-			keys = slices.AppendSeq(keys, maps.Keys(o.pages[i].tooLarge))
+			keys = slices.AppendSeq(keys, maps.Keys(o.state.OmittedOf(unitNames[i])))
 		}
 		return keys
 	}
@@ -44,7 +44,7 @@ func TestFullCatalogRefusesLargestExport(t *testing.T) {
 	// 68 of some 13.6 instances take 925 of 960.
 	for i := range 68 {
 		exp := bulky(i, 1)
-		o.setDesired(exp.Key, &exp)
+		o.state.Set(exp.Key, &exp)
 	}
 	write()
 	if got := refused(); len(got) != 0 {
@@ -53,8 +53,8 @@ func TestFullCatalogRefusesLargestExport(t *testing.T) {
 	largest := bulky(100, 1)
 	largest.Annotations["example.com/more"] = base64.StdEncoding.EncodeToString(noise(140_000))
 	small := webExport("cls1", 101, 3)
-	o.setDesired(largest.Key, &largest)
-	o.setDesired(small.Key, &small)
+	o.state.Set(largest.Key, &largest)
+	o.state.Set(small.Key, &small)
 	write()
 	if got := refused(); !slices.Equal(got, []mcs.Key{largest.Key}) {
 		t.Fatalf("exports %v are refused, want the largest", got)
@@ -66,24 +66,24 @@ func TestFullCatalogRefusesLargestExport(t *testing.T) {
 	if err := o.publication(small.Key, &ownCatalog{}).Err; err != nil {
 		t.Errorf("the users of another export get error %v", err)
 	}
-	if _, written := o.pages[format.PageOf(small.Key)].exports[small.Key]; !written {
+	if _, written := o.stored(format.PageOf(small.Key)).Exports[small.Key]; !written {
 		t.Error("a small export is not written")
 	}
 
 	// A change of a published export that does not fit leaves the published version in the store.
 	grown := bulky(0, 1)
 	grown.Annotations["example.com/more"] = largest.Annotations["example.com/more"]
-	o.setDesired(grown.Key, &grown)
+	o.state.Set(grown.Key, &grown)
 	write()
 	before := bulky(0, 1)
-	if have, ok := o.pages[format.PageOf(grown.Key)].exports[grown.Key]; !ok || !have.Equal(registry.Published(before)) {
+	if have, ok := o.stored(format.PageOf(grown.Key)).Exports[grown.Key]; !ok || !have.Equal(registry.Published(before)) {
 		t.Error("the published version of an export that does not fit any more is lost")
 	}
-	o.setDesired(grown.Key, &before)
+	o.state.Set(grown.Key, &before)
 
 	// Room that others give back is used without being asked again.
 	for i := range 50 {
-		o.setDesired(bulky(i, 1).Key, nil)
+		o.state.Set(bulky(i, 1).Key, nil)
 	}
 	write()
 	for _, left := range o.excess() {
@@ -93,7 +93,7 @@ func TestFullCatalogRefusesLargestExport(t *testing.T) {
 	if got := refused(); len(got) != 0 {
 		t.Errorf("exports %v are still refused", got)
 	}
-	if _, written := o.pages[format.PageOf(largest.Key)].exports[largest.Key]; !written {
+	if _, written := o.stored(format.PageOf(largest.Key)).Exports[largest.Key]; !written {
 		t.Error("the large export is not written though there is room")
 	}
 }
@@ -139,13 +139,13 @@ func TestNamespaceShareOfPage(t *testing.T) {
 	}
 	tenant := onPageOf(page, "tenant", 19)
 	for i, exp := range tenant {
-		o.setDesired(exp.Key, withNoise(exp, 48_000+i))
+		o.state.Set(exp.Key, withNoise(exp, 48_000+i))
 	}
 	write()
 	written := 0
 	for _, exp := range tenant {
 		err := o.publication(exp.Key, &ownCatalog{}).Err
-		if _, ok := o.pages[page].exports[exp.Key]; ok {
+		if _, ok := o.stored(page).Exports[exp.Key]; ok {
 			written++
 			if err != nil {
 				t.Errorf("%s is written and has error %v", exp.Key, err)
@@ -158,20 +158,20 @@ func TestNamespaceShareOfPage(t *testing.T) {
 		t.Errorf("%d exports of the tenant are written in %d instances, want 4 in %d at most", written, o.pages[page].parts, namespaceParts)
 	}
 	neighbor := onPageOf(page, "neighbor", 1)[0]
-	o.setDesired(neighbor.Key, withNoise(neighbor, 200_000))
+	o.state.Set(neighbor.Key, withNoise(neighbor, 200_000))
 	write()
 	if err := o.publication(neighbor.Key, &ownCatalog{}).Err; err != nil {
 		t.Errorf("the neighbor has error %v", err)
 	}
-	if _, ok := o.pages[page].exports[neighbor.Key]; !ok {
+	if _, ok := o.stored(page).Exports[neighbor.Key]; !ok {
 		t.Error("the neighbor is not written")
 	}
 	// A published export of the tenant still changes within its share.
-	kept := slices.IndexFunc(tenant, func(exp mcs.Export) bool { _, ok := o.pages[page].exports[exp.Key]; return ok })
+	kept := slices.IndexFunc(tenant, func(exp mcs.Export) bool { _, ok := o.stored(page).Exports[exp.Key]; return ok })
 	changed := *withNoise(tenant[kept], 47_000)
-	o.setDesired(changed.Key, &changed)
+	o.state.Set(changed.Key, &changed)
 	write()
-	if have := o.pages[page].exports[changed.Key]; !have.Equal(registry.Published(changed)) {
+	if have := o.stored(page).Exports[changed.Key]; !have.Equal(registry.Published(changed)) {
 		t.Error("a change of a published export within the share is refused")
 	}
 }
@@ -183,18 +183,18 @@ func TestNamespaceShareOfCatalog(t *testing.T) {
 	for page := range o.pages {
 		o.adopt(page, &storedPage{read: true})
 		for _, exp := range onPageOf(page, "tenant", 1) {
-			o.setDesired(exp.Key, withNoise(exp, 48_000+page))
+			o.state.Set(exp.Key, withNoise(exp, 48_000+page))
 		}
 	}
 	neighbor := onPageOf(7, "neighbor", 1)[0]
-	o.setDesired(neighbor.Key, withNoise(neighbor, 200_000))
+	o.state.Set(neighbor.Key, withNoise(neighbor, 200_000))
 	writes, _ := o.batch(now, now)
 	for _, w := range writes {
 		o.succeed(now, w, nil)
 	}
 	refused := 0
 	for i := range o.pages {
-		for key, err := range o.pages[i].tooLarge {
+		for key, err := range o.state.OmittedOf(unitNames[i]) {
 			refused++
 			if key == neighbor.Key || !strings.Contains(err.Error(), "its namespace has a quarter of this cluster's catalog") {
 				t.Errorf("%s has error %v", key, err)
@@ -215,7 +215,7 @@ func TestFullPageRefusesLargestExport(t *testing.T) {
 	o.adopt(page, &storedPage{read: true})
 	for i, size := range []int{150_000, 200_000, 150_001, 150_002, 150_003, 160_000} {
 		exports[i].Annotations = map[string]string{"example.com/noise": base64.StdEncoding.EncodeToString(noise(size))}
-		o.setDesired(exports[i].Key, &exports[i])
+		o.state.Set(exports[i].Key, &exports[i])
 	}
 	writes, problems := o.batch(now, now)
 	if len(writes) != 1 || len(writes[0].exports) != 5 || !slices.Equal(problems, []int{page}) {
@@ -242,13 +242,13 @@ func TestFullPageKeepsShrinkingExport(t *testing.T) {
 	o := testOutbox()
 	o.adopt(page, &storedPage{read: true})
 	for i := range 4 {
-		o.setDesired(exports[i].Key, sized(i, 200_000+i))
+		o.state.Set(exports[i].Key, sized(i, 200_000+i))
 	}
 	writes, _ := o.batch(now, now)
 	o.succeed(now, writes[0], nil)
 	shrunk := sized(0, 190_000)
-	o.setDesired(exports[0].Key, shrunk)
-	o.setDesired(exports[4].Key, sized(4, 150_000))
+	o.state.Set(exports[0].Key, shrunk)
+	o.state.Set(exports[4].Key, sized(4, 150_000))
 	writes, problems := o.batch(now, now)
 	if len(writes) != 1 || !slices.Equal(problems, []int{page}) {
 		t.Fatalf("%d writes, problems with pages %v; want one write and a problem", len(writes), problems)

@@ -43,7 +43,7 @@ func newKeyring() *trust.Keyring {
 func testConfig() Config {
 	return Config{
 		Identity: cls1, Signer: signerOf(cls1.UID), Keyring: newKeyring(), Process: "1-own", WallClock: time.Now, Logger: logr.Discard(),
-		StaleAfter: 2 * time.Minute, PollInterval: time.Second, HeartbeatInterval: 12 * time.Second, Intervals: Intervals{Settle: 2 * time.Second},
+		StaleAfter: 2 * time.Minute, PollInterval: time.Second, HeartbeatInterval: 12 * time.Second, Intervals: Intervals{Settle: 2 * time.Second, Confirm: 15 * time.Second},
 		AllowsContact: func(netip.Addr) bool { return true },
 	}
 }
@@ -78,7 +78,7 @@ func warmUp(t *testing.T) {
 }
 
 // testOutbox is the outbox of cls1.
-func testOutbox() *outbox { return newOutbox(cls1, signerOf(cls1.UID)) }
+func testOutbox() *outbox { return newOutbox(testConfig()) }
 
 var cls1 = mcs.Identity{ClusterID: "cls1", ClusterSetID: "set1", UID: "uid-1"}
 

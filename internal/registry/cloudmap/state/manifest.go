@@ -19,6 +19,17 @@ var unitNames = func() (names [format.PageCount]belief.UnitName) {
 // unitOf returns the unit that has the export of a key.
 func unitOf(key mcs.Key) belief.UnitName { return unitNames[format.PageOf(key)] }
 
+// pagesOf returns the pages that units are.
+func pagesOf(units []belief.UnitName) (pages []int) {
+	for _, name := range units {
+		pages = append(pages, pageOf(name))
+	}
+	return pages
+}
+
+// pageOf returns the page that a unit is.
+func pageOf(unit belief.UnitName) int { return slices.Index(unitNames[:], unit) }
+
 // manifest makes the manifests of the records of a cluster. Most records announce the pages of the
 // previous one: they share one manifest. The zero value has made none.
 type manifest struct {

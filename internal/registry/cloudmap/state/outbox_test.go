@@ -51,12 +51,16 @@ func keysOf(exports map[mcs.Key]mcs.Export) map[mcs.Key]bool {
 	return keys
 }
 
+func sameExports(a, b map[mcs.Key]mcs.Export) bool {
+	return maps.EqualFunc(a, b, mcs.Export.Equal)
+}
+
 func TestBatch(t *testing.T) {
 	exports := sharingPage(3)
 	page := format.PageOf(exports[0].Key)
 	now := time.UnixMilli(5000)
-	ask := func(exp mcs.Export) func(*outbox) { return func(o *outbox) { o.setDesired(exp.Key, &exp) } }
-	withdraw := func(exp mcs.Export) func(*outbox) { return func(o *outbox) { o.setDesired(exp.Key, nil) } }
+	ask := func(exp mcs.Export) func(*outbox) { return func(o *outbox) { o.state.Set(exp.Key, &exp) } }
+	withdraw := func(exp mcs.Export) func(*outbox) { return func(o *outbox) { o.state.Set(exp.Key, nil) } }
 	adopt := func(left ...mcs.Export) func(*outbox) {
 		return func(o *outbox) { o.adopt(page, shownPage(left...)) }
 	}
@@ -114,7 +118,7 @@ func TestProblemLasts(t *testing.T) {
 	o, exp, now := testOutbox(), webExport("cls1", 0, 1), time.UnixMilli(5000)
 	page := format.PageOf(exp.Key)
 	o.adopt(page, &storedPage{read: true})
-	o.setDesired(exp.Key, &exp)
+	o.state.Set(exp.Key, &exp)
 	reported := func() error { return o.publication(exp.Key, &ownCatalog{}).Err }
 	refused := errors.New("there is no room")
 	for range 2 {
@@ -122,7 +126,7 @@ func TestProblemLasts(t *testing.T) {
 		if len(writes) != 1 {
 			t.Fatalf("%d pages are written, want 1", len(writes))
 		}
-		o.fail(writes[0], refused)
+		o.fail(now, writes[0], refused)
 		if !errors.Is(reported(), refused) {
 			t.Fatalf("the user gets %v, want %v", reported(), refused)
 		}
@@ -148,12 +152,12 @@ func TestAnnouncement_OfNewPage(t *testing.T) {
 		want string
 	}{
 		"in progress": {func(*outbox, PageWrite) {}, format.UnwrittenDigest},
-		"no answer":   {func(o *outbox, w PageWrite) { o.fail(w, noAnswer) }, format.UnwrittenDigest},
-		"refused":     {func(o *outbox, w PageWrite) { o.fail(w, refused) }, ""},
+		"no answer":   {func(o *outbox, w PageWrite) { o.fail(now, w, noAnswer) }, format.UnwrittenDigest},
+		"refused":     {func(o *outbox, w PageWrite) { o.fail(now, w, refused) }, ""},
 		"written":     {func(o *outbox, w PageWrite) { o.succeed(now, w, nil) }, "its digest"},
 		"withdrawn after no answer": {func(o *outbox, w PageWrite) {
-			o.fail(w, noAnswer)
-			o.setDesired(exp.Key, nil)
+			o.fail(now, w, noAnswer)
+			o.state.Set(exp.Key, nil)
 			writes, _ := o.batch(now, now)
 			o.succeed(now, writes[0], nil)
 		}, ""},
@@ -164,7 +168,7 @@ func TestAnnouncement_OfNewPage(t *testing.T) {
 			if got := o.announcement(page, &ownCatalog{}); got != "" {
 				t.Errorf("announced is %q before the write, want none", got)
 			}
-			o.setDesired(exp.Key, &exp)
+			o.state.Set(exp.Key, &exp)
 			writes, _ := o.batch(now, now)
 			tt.end(o, writes[0])
 			got := o.announcement(page, &ownCatalog{})
@@ -202,7 +206,7 @@ func TestExcess(t *testing.T) {
 	o.adopt(page, &storedPage{read: true})
 	write := func(exp *mcs.Export) PageWrite {
 		t.Helper()
-		o.setDesired(webKey(0), exp)
+		o.state.Set(webKey(0), exp)
 		writes, _ := o.batch(now, now)
 		if len(writes) != 1 {
 			t.Fatalf("%d pages to write, want 1", len(writes))
@@ -213,7 +217,7 @@ func TestExcess(t *testing.T) {
 	if len(w.Instances) < 3 {
 		t.Fatalf("the large page has %d parts, want several", len(w.Instances))
 	}
-	o.fail(w, errors.New("half of it"))
+	o.fail(now, w, errors.New("half of it"))
 	if got := o.excess(); len(got) != 0 {
 		t.Errorf("excess %v of a page that is half written, want none", got)
 	}
@@ -260,45 +264,54 @@ func TestConfirm(t *testing.T) {
 		}
 	}
 	expect("nothing asked", registry.Absent)
-	o.setDesired(key, &exports[0])
+	o.state.Set(key, &exports[0])
 	expect("asked", registry.Pending)
 	writes, _ := o.batch(now, now)
 	o.succeed(now, writes[0], []string{"operation"})
 	expect("written", registry.Pending)
+	overdue := func(after time.Duration) bool { return o.confirm(now.Add(after), shown) }
 	shown.record.Pages[page] = writes[0].digest
-	if overdue := o.confirm(now.Add(time.Minute), shown, 15*time.Second); len(overdue) != 0 {
-		t.Errorf("pages %v are overdue without a read of them", overdue)
+	if overdue(time.Minute) {
+		t.Error("a page is overdue without a read of it")
 	}
 	shown.pages[page].checkedAt = now.Add(14 * time.Second)
-	if overdue := o.confirm(now.Add(14*time.Second), shown, 15*time.Second); len(overdue) != 0 {
-		t.Errorf("pages %v are overdue after 14 s", overdue)
+	if overdue(14 * time.Second) {
+		t.Error("a page is overdue after 14 s")
 	}
 	shown.pages[page].checkedAt = now.Add(15 * time.Second)
-	if overdue := o.confirm(now.Add(15*time.Second), shown, 15*time.Second); len(overdue) != 1 || overdue[0] != page {
-		t.Errorf("pages %v are overdue after 15 s, want %d", overdue, page)
+	if !overdue(15 * time.Second) {
+		t.Error("no page is overdue after 15 s")
 	}
+	write := func() {
+		t.Helper()
+		writes, _ = o.batch(now, now)
+		if len(writes) != 1 {
+			t.Fatalf("%d pages are written, want 1", len(writes))
+		}
+		o.succeed(now, writes[0], nil)
+	}
+	write()
 	shown.pages[page], shown.record.Pages[page] = storedPage{}, ""
-	if overdue := o.confirm(now.Add(15*time.Second), shown, 15*time.Second); len(overdue) != 1 {
+	if !overdue(15 * time.Second) {
 		t.Error("a page that the record does not announce is not overdue after 15 s")
 	}
+	write()
 	shown.pages[page] = storedPage{read: true, digest: writes[0].digest, exports: writes[0].exports}
 	expect("there, and not announced", registry.Pending)
 	shown.record.Pages[page] = writes[0].digest
 	expect("shown", registry.Exported)
-	o.confirm(now, shown, time.Second)
-	if overdue := o.confirm(now.Add(time.Hour), shown, time.Second); len(overdue) != 0 {
-		t.Errorf("pages %v are overdue though shown", overdue)
+	if overdue(0) || overdue(time.Hour) {
+		t.Error("a page is overdue though shown")
 	}
-	o.setDesired(key, nil)
+	o.state.Set(key, nil)
 	expect("withdrawn", registry.Pending)
-	writes, _ = o.batch(now, now)
-	o.succeed(now, writes[0], nil)
+	write()
 	expect("removed", registry.Pending)
 	shown.pages[page] = storedPage{read: true}
 	shown.record.Pages[page] = ""
-	o.confirm(now, shown, time.Second)
+	o.confirm(now, shown)
 	expect("shown to be gone", registry.Absent)
-	if len(o.pages[page].want) != 0 {
+	if _, isAsked := o.state.WantOf(key); isAsked {
 		t.Error("a withdrawal that is carried out is still remembered")
 	}
 }
@@ -318,9 +331,7 @@ func TestAnnouncement(t *testing.T) {
 		// adopted pages are those of who holds the ID; batched says that what is wanted was looked
 		// at.
 		adopted, batched bool
-		// heldBack is set for a page that must not be adopted yet.
-		heldBack bool
-		want     string
+		want             string
 	}{
 		"found, announced":                         {shown: *shownPage(exp), announced: found, want: found},
 		"found otherwise, announced":               {shown: *shownPage(exp), announced: found, wants: &other, want: found},
@@ -335,14 +346,13 @@ func TestAnnouncement(t *testing.T) {
 		"unreadable, not wanted":                   {shown: storedPage{trouble: "half of it"}, isSuccessor: true, want: format.UnwrittenDigest},
 		"unreadable, announced":                    {shown: storedPage{trouble: "half of it"}, announced: found, want: found},
 		"unreadable, announced by no cluster's ID": {shown: storedPage{trouble: "half of it"}},
-		"found, held back":                         {shown: *shownPage(exp), heldBack: true, want: format.UnwrittenDigest},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, shown := testOutbox(), &ownCatalog{}
-			o.isSuccessor, o.pages[page].isHeldBack = tt.isSuccessor, tt.heldBack
+			o.state.SetPredecessor(tt.isSuccessor)
 			shown.pages[page], shown.record.Pages[page] = tt.shown, tt.announced
 			if tt.wants != nil {
-				o.setDesired(exp.Key, tt.wants)
+				o.state.Set(exp.Key, tt.wants)
 			}
 			if tt.adopted {
 				o.adopt(page, &shown.pages[page])
@@ -371,7 +381,8 @@ func TestOutbox_AdoptsEarlierPage(t *testing.T) {
 		withdrawn.Key.Name = fmt.Sprint("withdrawn-", n)
 	}
 	o, shown := testOutbox(), &ownCatalog{}
-	o.isSuccessor, o.keepWithdrawn = true, true
+	o.state.SetPredecessor(true)
+	o.state.KeepWithdrawn(true)
 	shown.pages[page] = *shownPage(found, withdrawn)
 	shown.record.Pages[page] = shown.pages[page].digest
 	write := func() {
@@ -389,59 +400,27 @@ func TestOutbox_AdoptsEarlierPage(t *testing.T) {
 	}
 	want("before the claim", format.UnwrittenDigest)
 	o.adopt(page, &shown.pages[page])
-	o.setDesired(exp.Key, &exp)
+	o.state.Set(exp.Key, &exp)
 	want("before it is written", format.UnwrittenDigest)
 	write()
 	if announced := o.announcement(page, shown); announced == format.UnwrittenDigest {
 		t.Error("nothing is withdrawn yet: the page is announced as not written")
 	}
 	undecided := map[mcs.Key]mcs.Export{exp.Key: registry.Published(exp), withdrawn.Key: record.Undecided(withdrawn.Key, "cls1")}
-	if !sameExports(o.pages[page].exports, undecided) {
-		t.Errorf("the page has %v, want what was published and an undecided export", o.pages[page].exports)
+	if !sameExports(o.stored(page).Exports, undecided) {
+		t.Errorf("the page has %v, want what was published and an undecided export", o.stored(page).Exports)
 	}
 	next := testOutbox()
-	next.adopt(page, &storedPage{read: true, exports: holding(registry.Published(exp)), unreadable: map[mcs.Key]bool{withdrawn.Key: true}})
-	if !sameExports(next.pages[page].exports, undecided) {
-		t.Errorf("the next process adopts %v, want the undecided export as well", next.pages[page].exports)
+	next.adopt(page, &storedPage{read: true, digest: "digest", generation: 1, exports: holding(registry.Published(exp)), unreadable: map[mcs.Key]bool{withdrawn.Key: true}})
+	if !sameExports(next.stored(page).Exports, undecided) {
+		t.Errorf("the next process adopts %v, want the undecided export as well", next.stored(page).Exports)
 	}
-	o.setKeepWithdrawn(false)
+	o.state.KeepWithdrawn(false)
 	write()
-	if !sameExports(o.pages[page].exports, map[mcs.Key]mcs.Export{exp.Key: registry.Published(exp)}) {
-		t.Errorf("the page has %v, want what was published", o.pages[page].exports)
+	if !sameExports(o.stored(page).Exports, map[mcs.Key]mcs.Export{exp.Key: registry.Published(exp)}) {
+		t.Errorf("the page has %v, want what was published", o.stored(page).Exports)
 	}
-	want("it is what was published", o.pages[page].digest)
-}
-
-// TestDueAt: a page that has failed often takes turns with the others that have, and one that has
-// failed once does not wait for them.
-func TestDueAt(t *testing.T) {
-	early, late := time.UnixMilli(1000), time.UnixMilli(2000)
-	for _, tt := range []struct {
-		failures             int
-		retryAt, turns, want time.Time
-	}{
-		{eagerWrites, early, late, early},
-		{eagerWrites + 1, early, late, late},
-		{eagerWrites + 1, late, early, late},
-	} {
-		o := testOutbox()
-		o.retryAt = tt.turns
-		p := &ownPage{torn: true, retry: retry{failures: tt.failures, retryAt: tt.retryAt}}
-		if got := o.dueAt(p); !got.Equal(tt.want) {
-			t.Errorf("after %d failures, due at %v and others at %v: %v, want %v", tt.failures, tt.retryAt, tt.turns, got, tt.want)
-		}
-	}
-}
-
-// TestOutboxWaiting has a page that was refused among those that wait.
-func TestOutboxWaiting(t *testing.T) {
-	o := testOutbox()
-	o.pages[3] = ownPage{adopted: true, dirty: true}
-	o.pages[4] = ownPage{adopted: true, torn: true, retry: retry{failures: 1, retryAt: time.Now().Add(time.Hour)}}
-	o.pages[5] = ownPage{adopted: true}
-	if got := o.waiting(); got != 2 {
-		t.Errorf("%d pages wait, want 2", got)
-	}
+	want("it is what was published", o.stored(page).Version.Digest)
 }
 
 func TestLargestPage(t *testing.T) {
@@ -478,7 +457,7 @@ func TestOutbox_PacesNamespaces(t *testing.T) {
 		for i := range 50 {
 			exp := webExport("cls1", i, n)
 			exp.Key.Namespace = "tenant"
-			o.setDesired(exp.Key, &exp)
+			o.state.Set(exp.Key, &exp)
 		}
 	}
 	for n := 1; lasted < time.Minute; n++ {
@@ -491,44 +470,17 @@ func TestOutbox_PacesNamespaces(t *testing.T) {
 	for i := range 20 {
 		flap(1000 + i)
 		neighbour := webExport("cls1", i, 1)
-		o.setDesired(neighbour.Key, &neighbour)
+		o.state.Set(neighbour.Key, &neighbour)
 		if pages := step(); !pages[format.PageOf(neighbour.Key)] {
 			t.Fatalf("change %d of the neighbour waits", i)
 		}
 	}
 	began, changed := lasted, webExport("cls1", 0, 5000)
 	changed.Key.Namespace = "tenant"
-	o.setDesired(changed.Key, &changed)
+	o.state.Set(changed.Key, &changed)
 	for page := format.PageOf(changed.Key); !step()[page]; {
 		if lasted-began > 30*time.Second {
 			t.Fatal("the last change of the namespace is not written")
 		}
 	}
-}
-
-// A page that cannot be written waits for its retry; the others do not.
-func TestOutboxPending(t *testing.T) {
-	now := time.UnixMilli(5000)
-	o := testOutbox()
-	check := func(when string, wantDirty, wantTorn int, waits bool) {
-		t.Helper()
-		dirty, torn, again := o.pending(now)
-		if dirty != wantDirty || torn != wantTorn || again.IsZero() == waits || waits && !again.After(now) {
-			t.Errorf("%s: %d dirty, %d torn, again at %v; want %d, %d, again: %t", when, dirty, torn, again, wantDirty, wantTorn, waits)
-		}
-	}
-	check("at the start", 0, 0, false)
-	first, second := webExport("cls1", 0, 1), webExport("cls1", 8, 1) // of different pages
-	for page := range format.PageCount {
-		o.adopt(page, &storedPage{read: true})
-	}
-	o.setDesired(first.Key, &first)
-	check("after a change", 1, 0, false)
-	p := &o.pages[format.PageOf(first.Key)]
-	p.torn, p.retryAt = true, now.Add(time.Second)
-	check("before the retry", 0, 0, true)
-	o.setDesired(second.Key, &second)
-	check("with another page", 1, 0, true)
-	now = now.Add(time.Second)
-	check("at the retry", 1, 1, false)
 }

@@ -35,14 +35,6 @@ type pageInfo struct {
 	isWanted bool
 }
 
-// pagesOf returns the pages that units are.
-func pagesOf(units []belief.UnitName) (pages []int) {
-	for _, name := range units {
-		pages = append(pages, slices.Index(unitNames[:], name))
-	}
-	return pages
-}
-
 // observePage takes in a read of a page of another cluster.
 func (c *catalogs) observePage(now time.Time, id string, read pageRead, changed engine.Keys) {
 	cluster := c.clusters[id]

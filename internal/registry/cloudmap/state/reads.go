@@ -224,14 +224,20 @@ func (s *Reads) ObserveCatalog(now time.Time, id string, found []api.Instance) e
 	} else {
 		_, units, _ := s.catalogs.belief.DueOf(id, now)
 		wanted = pagesOf(units)
-		if s.catalogs.hasOnlyCopy(id) {
-			// Pages may be later than the copy. A cluster that is alive announces them.
+		if s.catalogs.belief.HasProofAlone(id) {
 			wanted = slices.Sorted(maps.Keys(byPage))
 		}
 	}
 	s.mu.Unlock()
 	maps.Copy(changed, s.observePages(now, id, wanted, byPage))
 	return changed
+}
+
+// End is called when nothing is read any more.
+func (s *Reads) End() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.catalogs.belief.End()
 }
 
 // ObserveUnreadableCatalog records that the catalog of a cluster could not be read.
@@ -595,8 +601,8 @@ func (s *Reads) follow(record *format.Member) {
 // late read lacked them, or another user has restored a backup: they may be earlier versions, and
 // no page is announced as it was found. The caller holds s.mu.
 func (s *Reads) observePredecessor(found bool) {
-	if found && s.claim.state == Acquiring && !s.outbox.isSuccessor {
-		s.outbox.isSuccessor = true
+	if found && s.claim.state == Acquiring {
+		s.outbox.state.SetPredecessor(true)
 	}
 }
 
@@ -605,7 +611,7 @@ func (s *Reads) observePredecessor(found bool) {
 func (s *Reads) prepareClaim(now time.Time, shown *format.Member) {
 	s.copyRecord = true
 	isLive := shown != nil && !shown.Farewell
-	s.outbox.isSuccessor = s.claim.joined || s.claim.hasHeld || isLive || s.leftovers
+	s.outbox.state.SetPredecessor(s.claim.joined || s.claim.hasHeld || isLive || s.leftovers)
 	s.outbox.after(s.shown())
 	s.pinEarlierOwner(now)
 	if r := s.claim.taken; r.UID != "" && !r.Farewell && !s.claim.isOurs(r) {
@@ -717,14 +723,12 @@ func (s *Reads) handleClaimChange(before ClaimState, changed engine.Keys) {
 func (s *Reads) adoptPages(now time.Time, changed engine.Keys) {
 	shown := s.shown()
 	for i := range s.outbox.pages {
-		if s.outbox.pages[i].adopted {
+		if s.outbox.isAdopted(i) {
 			continue
 		}
 		page := &shown.pages[i]
-		isFound, isHeldBack := page.read && !page.lost, s.claim.isHeldBack(now, i, page)
-		s.outbox.pages[i].isHeldBack = isFound && isHeldBack
 		switch {
-		case isFound && !isHeldBack:
+		case page.read && !page.lost && !s.claim.isHeldBack(now, i, page):
 			s.outbox.adopt(i, page)
 		case s.claim.isYoung():
 			continue // the page that is not found may be what another process exports
@@ -734,9 +738,7 @@ func (s *Reads) adoptPages(now time.Time, changed engine.Keys) {
 		default:
 			continue
 		}
-		for key := range s.outbox.pages[i].want {
-			changed[key] = struct{}{}
-		}
+		s.addWanted(i, changed)
 		s.WriteSignal.Set()
 	}
 }
@@ -744,11 +746,7 @@ func (s *Reads) adoptPages(now time.Time, changed engine.Keys) {
 // confirmPages compares the written pages with those that the registry shows. The caller holds
 // s.mu.
 func (s *Reads) confirmPages(now time.Time) {
-	for _, page := range s.outbox.confirm(now, s.shown(), s.cfg.Intervals.Confirm) {
-		s.outbox.pages[page].torn = true
-		s.WriteSignal.Set()
-	}
-	if len(s.outbox.excess()) > 0 {
+	if s.outbox.confirm(now, s.shown()) || len(s.outbox.excess()) > 0 {
 		s.WriteSignal.Set() // a read shows parts that were removed
 	}
 	s.count()

@@ -8,6 +8,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine/belief"
 )
 
 // sender is cls3, which writes an export, and sends what it writes.
@@ -186,12 +187,17 @@ func TestTakeUnsent(t *testing.T) {
 	s.claim.state = Held
 	written := func(page int, generation int64) PageWrite {
 		t.Helper()
-		exp := webExport("cls1", 0, int(generation))
+		now, exp := time.Now(), onPageOf(page, "demo", 1)[0]
+		exp.Ports[0].Port = int32(generation)
 		w, err := EncodePage(cls1, signerOf(cls1.UID), page, generation, holding(exp))
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.outbox.pages[page].writing = generation
+		s.outbox.adopt(page, &storedPage{read: true})
+		s.outbox.state.Set(exp.Key, &exp)
+		for d := range s.outbox.state.Drafts(now) {
+			s.outbox.state.Begin(now, d, belief.Version{Generation: generation, Digest: w.digest}, nil)
+		}
 		s.Writes.ObserveWrite(w, nil, nil)
 		return w
 	}

@@ -72,7 +72,7 @@ func newShared(cfg Config) *shared {
 		cfg: cfg, log: cfg.Logger,
 		ReadSignal: engine.NewSignal(), WriteSignal: WriteSignal{Record: engine.NewSignal(), Pages: engine.NewSignal()},
 		catalogs: newCatalogs(cfg),
-		outbox:   newOutbox(cfg.Identity, cfg.Signer),
+		outbox:   newOutbox(cfg),
 		claim:    newClaim(cfg),
 		readProblem: engine.NewProblem(cfg.Logger, "Failed to read the clusterset from AWS Cloud Map; its last known state stays",
 			"Reading the clusterset from AWS Cloud Map works again", api.IsExpected),
@@ -80,8 +80,6 @@ func newShared(cfg Config) *shared {
 		pageProblem: engine.NewProblem(cfg.Logger, "Failed to write pages to AWS Cloud Map; retrying", "Writing pages to AWS Cloud Map works again",
 			api.IsExpected),
 	}
-	// in which a cluster writes its report several times
-	s.outbox.reportedAfter = cfg.StaleAfter
 	for page := range s.asked {
 		s.asked[page] = engine.NewPendingLookups(engine.MaxPendingLookups / format.PageCount)
 	}
@@ -90,10 +88,9 @@ func newShared(cfg Config) *shared {
 
 // publication returns the status of the own export of key. The caller holds s.mu.
 func (s *shared) publication(key mcs.Key) registry.PublishStatus {
-	want, asked := s.outbox.pages[format.PageOf(key)].want[key]
 	if uid := s.claim.refused(); uid != "" {
 		// The registry shows the exports of the other cluster.
-		if !asked || want == nil {
+		if want, _ := s.outbox.state.WantOf(key); want == nil {
 			return registry.PublishStatus{State: registry.Absent}
 		}
 		return registry.PublishStatus{State: registry.Pending, Err: &registry.DuplicateIDError{ClusterID: s.cfg.Identity.ClusterID, OtherUID: uid}}
@@ -137,11 +134,9 @@ func (s *shared) addResolvedBy(clusterID string, page int, changed engine.Keys) 
 
 // addPending adds the keys with a pending publication. The caller holds s.mu.
 func (s *shared) addPending(keys engine.Keys) {
-	for i := range s.outbox.pages {
-		for key := range s.outbox.pages[i].want {
-			if s.publication(key).State == registry.Pending {
-				keys[key] = struct{}{}
-			}
+	for key := range s.outbox.state.Wanted {
+		if s.publication(key).State == registry.Pending {
+			keys[key] = struct{}{}
 		}
 	}
 }
@@ -155,10 +150,10 @@ func (s *shared) addOwnKeys(keys engine.Keys) {
 
 // count updates the metrics of the own catalog and of the pages to write. The caller holds s.mu.
 func (s *shared) count() {
-	exports, pages := s.outbox.size()
+	exports, pages := s.outbox.state.Size()
 	s.cfg.Metrics.SetObjects(s.cfg.ClientName, "exports", exports)
 	s.cfg.Metrics.SetObjects(s.cfg.ClientName, "pages", pages)
-	s.cfg.Metrics.SetPending(s.cfg.ClientName, "pages", s.outbox.waiting())
+	s.cfg.Metrics.SetPending(s.cfg.ClientName, "pages", s.outbox.state.CountWaiting())
 	s.cfg.Metrics.SetLimitUsed(s.cfg.ClientName, "page", s.outbox.largest(), format.MaxParts)
 	s.cfg.Metrics.SetLimitUsed(s.cfg.ClientName, "catalog", s.outbox.instances(), catalogRoom)
 }

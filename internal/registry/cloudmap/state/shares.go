@@ -73,12 +73,12 @@ func (o *outbox) namespaceSizes(drafts []*pageDraft) namespaceSizes {
 		add(sizesOf(d.exports))
 	}
 	for i := range o.pages {
-		p := &o.pages[i]
-		if drafted[i] || p.digest == "" {
+		p, stored := &o.pages[i], o.stored(i)
+		if drafted[i] || stored.IsNone() {
 			continue
 		}
-		if p.sizes == nil || p.sizedAs != p.digest {
-			p.sizes, p.sizedAs = sizesOf(p.exports), p.digest
+		if digest := stored.Version.Digest; p.sizes == nil || p.sizedAs != digest {
+			p.sizes, p.sizedAs = sizesOf(stored.Exports), digest
 		}
 		add(p.sizes)
 	}
@@ -117,7 +117,7 @@ func (d *pageDraft) omit(key mcs.Key, reason string) {
 		d.tooLarge = map[mcs.Key]error{}
 	}
 	d.tooLarge[key] = refusal(key, reason)
-	if old, ok := d.current[key]; ok {
+	if old, ok := d.of.Stored.Exports[key]; ok {
 		d.exports[key] = old
 	} else {
 		delete(d.exports, key)

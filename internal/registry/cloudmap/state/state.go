@@ -141,7 +141,7 @@ func (s *State) SetLocation(location Location) {
 	}
 	if moved := s.catalogID != "" && s.catalogID != location.CatalogID; moved {
 		s.log.Info("Writing this cluster's records again: they were deleted from AWS Cloud Map", "namespace", location.Namespace)
-		s.outbox.rewrite()
+		s.outbox.state.Reset()
 		s.announce, s.copyRecord = s.claim.state != Observing, true
 		s.WriteSignal.Set()
 		if s.view != nil {
@@ -201,7 +201,7 @@ func (s *State) Peers(now time.Time) (peers []peernotify.Peer, urgent bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	id, own, isBehind := s.cfg.Identity.ClusterID, s.shown(), s.shown().behind(now)
-	urgent = !s.contact.Address.IsValid() || s.claim.state != Held || s.claim.isYoung() || s.outbox.unconfirmed() || isBehind
+	urgent = !s.contact.Address.IsValid() || s.claim.state != Held || s.claim.isYoung() || s.outbox.state.IsUnconfirmed() || isBehind
 	if s.claim.state == Held && own.hasRecord {
 		peers = append(peers, peerOf(id, &own.record, isBehind))
 	}
@@ -286,7 +286,7 @@ func (s *State) Exporters(key mcs.Key) (e instances.Exporters, ok bool) {
 		exp.Drain = exp.Drain.Max(view.Clusters[exp.Cluster].Properties.Drain())
 		e.Exports = append(e.Exports, exp)
 	}
-	if own := s.outbox.pages[format.PageOf(key)].want[key]; own != nil {
+	if own, _ := s.outbox.state.WantOf(key); own != nil {
 		e.Exports = append(e.Exports, *own)
 	}
 	e.Exports = slices.DeleteFunc(e.Exports, func(exp mcs.Export) bool { return exp.Recipients != "" })
@@ -323,11 +323,9 @@ func (s *State) Report() registry.Report {
 	for _, key := range s.catalogs.belief.Keys() {
 		keys.Add(key)
 	}
-	for i := range s.outbox.pages {
-		for key, exp := range s.outbox.pages[i].want {
-			if exp != nil {
-				keys[key] = struct{}{}
-			}
+	for key, exp := range s.outbox.state.Wanted {
+		if exp != nil {
+			keys[key] = struct{}{}
 		}
 	}
 	report := registry.Report{

@@ -52,7 +52,7 @@ func TestUnreadablePageIsAbandoned(t *testing.T) {
 			}
 			changed := engine.Keys{}
 			s.Reads.adoptPages(now, changed)
-			if got := s.outbox.pages[page].adopted; got != tt.want {
+			if got := s.outbox.isAdopted(page); got != tt.want {
 				t.Errorf("abandoned: %t, want %t", got, tt.want)
 			}
 		})
@@ -251,6 +251,14 @@ func TestLookup_WaitsForProofOfKeys(t *testing.T) {
 	}
 }
 
+// leaveOut leaves an export out of its page.
+func leaveOut(s *State, key mcs.Key, reason error) {
+	s.outbox.adopt(format.PageOf(key), &storedPage{read: true})
+	for d := range s.outbox.state.Drafts(time.Now()) {
+		s.outbox.state.Keep(d, map[mcs.Key]error{key: reason})
+	}
+}
+
 // TestPublicationReason checks which reason a pending export has: its own before the one of all
 // writes. An export that is shown as it is has none.
 func TestPublicationReason(t *testing.T) {
@@ -266,7 +274,7 @@ func TestPublicationReason(t *testing.T) {
 		"writing fails":                     {func(s *State) { s.writeProblem.Set(writing) }, registry.Pending, writing},
 		"reading fails":                     {func(s *State) { s.readProblem.Set(reading) }, registry.Pending, reading},
 		"both fail":                         {func(s *State) { s.readProblem.Set(reading); s.writeProblem.Set(writing) }, registry.Pending, writing},
-		"it is too large and writing fails": {func(s *State) { s.outbox.pages[page].tooLarge[exp.Key] = tooLarge; s.writeProblem.Set(writing) }, registry.Pending, tooLarge},
+		"it is too large and writing fails": {func(s *State) { leaveOut(s, exp.Key, tooLarge); s.writeProblem.Set(writing) }, registry.Pending, tooLarge},
 		"it is shown and writing fails": {func(s *State) {
 			s.writeProblem.Set(writing)
 			own := s.shown()
@@ -278,7 +286,6 @@ func TestPublicationReason(t *testing.T) {
 			s := New(testConfig())
 			s.catalogs.synced = true
 			s.Writes.setDesired(exp.Key, &exp)
-			s.outbox.pages[page].tooLarge = map[mcs.Key]error{}
 			tt.set(s)
 			view, err := s.Lookup(exp.Key, nil)
 			if err != nil {
@@ -487,12 +494,15 @@ func TestPeers_IsUrgentWithoutNotifications(t *testing.T) {
 		change func(*State)
 		want   bool
 	}{
-		"all is in sync":      {func(*State) {}, false},
-		"no contact":          {func(s *State) { s.SetContact(peernotify.Contact{}) }, true},
-		"no claim":            {func(s *State) { s.claim.state = Acquiring }, true},
-		"a young claim":       {func(s *State) { s.claim.isFirst, s.claim.claimed = false, time.Now() }, true},
-		"an unconfirmed page": {func(s *State) { s.outbox.pages[7].unshown = time.Now() }, true},
-		"a key to prove":      {showUnproven, true},
+		"all is in sync": {func(*State) {}, false},
+		"no contact":     {func(s *State) { s.SetContact(peernotify.Contact{}) }, true},
+		"no claim":       {func(s *State) { s.claim.state = Acquiring }, true},
+		"a young claim":  {func(s *State) { s.claim.isFirst, s.claim.claimed = false, time.Now() }, true},
+		"an unconfirmed page": {func(s *State) {
+			s.outbox.adopt(7, &storedPage{read: true})
+			s.outbox.confirm(time.Now(), &ownCatalog{})
+		}, true},
+		"a key to prove": {showUnproven, true},
 		"a key that its catalog does not prove": {func(s *State) {
 			showUnproven(s)
 			for range eagerRetries + 1 {

@@ -56,8 +56,8 @@ func (s *Writes) SetDesired(key mcs.Key, exp *mcs.Export) error {
 func (s *Writes) setDesired(key mcs.Key, exp *mcs.Export) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, isKnown := s.outbox.pages[format.PageOf(key)].exports[key]
-	if !s.outbox.setDesired(key, exp) {
+	isKnown := s.outbox.has(key)
+	if !s.outbox.state.Set(key, exp) {
 		return
 	}
 	s.lastChange = time.Now()
@@ -77,12 +77,10 @@ func (s *Writes) setDesired(key mcs.Key, exp *mcs.Export) {
 func (s *Writes) DesiredInstances(key mcs.Key) (exp *mcs.Export, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := &s.outbox.pages[format.PageOf(key)]
-	if exp, asked := p.want[key]; asked {
+	if exp, asked := s.outbox.state.WantOf(key); asked {
 		return exp, true
 	}
-	_, left := p.exports[key]
-	return nil, p.adopted && !left && !s.claim.isYoung()
+	return nil, s.outbox.isAdopted(format.PageOf(key)) && !s.outbox.has(key) && !s.claim.isYoung()
 }
 
 // HiddenInstances is DesiredInstances if the instance view is off: instances of a previous process
@@ -98,9 +96,7 @@ func (s *Writes) HiddenInstances(key mcs.Key) (exp *mcs.Export, known bool) {
 }
 
 // Backoff returns the pauses after failed writes.
-func (s *Writes) Backoff() engine.Backoff {
-	return engine.Backoff{Initial: s.cfg.Intervals.Retry, Max: s.cfg.Intervals.MaxRetry, Jitter: 1}
-}
+func (s *Writes) Backoff() engine.Backoff { return s.cfg.backoff() }
 
 // SetQuiet sets whether nothing changes and peer notifications from every other cluster arrive:
 // then heartbeats are rarer.
@@ -137,13 +133,7 @@ func (s *Writes) SetPagesError(err error) {
 // updatePageProblem updates the problem of writing pages: it is the error of the first page that
 // AWS did not refuse for its content. The caller holds s.mu.
 func (s *Writes) updatePageProblem() {
-	err := s.pagesErr
-	for i := range s.outbox.pages {
-		if p := &s.outbox.pages[i]; err == nil && p.problem != nil && p.torn && !api.IsInvalid(p.problem) {
-			err = p.problem
-		}
-	}
-	s.pageProblem.Set(err)
+	s.pageProblem.Set(cmp.Or(s.pagesErr, s.outbox.state.Problem()))
 }
 
 // announceWithin is the longest time for which a written page waits for writes of other pages that
@@ -168,7 +158,7 @@ func (s *Writes) NextRecord(now time.Time) (at time.Time, ok bool) {
 	}
 	if !s.unannounced.IsZero() {
 		announceAt := now
-		if began, writing := s.outbox.isWriting(); writing {
+		if began, writing := s.outbox.state.Writing(); writing {
 			announceAt = earlier(began, s.unannounced).Add(announceWithin)
 		}
 		at = earlier(at, announceAt)
@@ -189,7 +179,7 @@ func (s *Writes) RecordToWrite(now time.Time) (ours format.Member, copyDue, due 
 		return ours, false, false
 	}
 	generation := s.outbox.generation
-	if _, writing := s.outbox.isWriting(); writing && s.claim.state == Held {
+	if _, writing := s.outbox.state.Writing(); writing && s.claim.state == Held {
 		generation = s.outbox.written
 	}
 	if generation <= s.ours.Generation && !s.unannounced.IsZero() {
@@ -381,7 +371,7 @@ func (s *Writes) NextPages(now time.Time) (at time.Time, ok bool) {
 		return time.Time{}, false
 	}
 	dirty, torn, again := s.outbox.pending(now)
-	if s.outbox.keepWithdrawn {
+	if s.outbox.state.KeepsWithdrawn() {
 		over := s.claim.youngSince().Add(s.claim.young)
 		if !over.After(now) && s.claim.isYoung() {
 			over = now.Add(s.cfg.PollInterval) // after the next read
@@ -419,8 +409,8 @@ func (s *Writes) ObserveWrite(w PageWrite, operations []string, err error) (chan
 	defer s.mu.Unlock()
 	now := time.Now()
 	changed = engine.Keys{}
-	p := &s.outbox.pages[w.page]
-	before := p.problem
+	unit := unitNames[w.page]
+	before := s.outbox.state.ProblemOf(unit)
 	if err == nil {
 		s.outbox.succeed(now, w, operations)
 		if s.unsent == nil {
@@ -433,17 +423,13 @@ func (s *Writes) ObserveWrite(w PageWrite, operations []string, err error) (chan
 		}
 	} else {
 		err = fmt.Errorf("writing this cluster's pages: %w", err)
-		s.outbox.fail(w, err)
-		p.failures++
-		p.retryAt = now.Add(s.Backoff().Pause(p.failures))
+		s.outbox.fail(now, w, err)
 	}
-	if errorText(before) != errorText(p.problem) {
-		if api.IsInvalid(p.problem) {
-			s.log.Error(p.problem, "Failed to write a page, because AWS refuses it; retrying", "page", format.PageName(w.page))
+	if problem := s.outbox.state.ProblemOf(unit); errorText(before) != errorText(problem) {
+		if api.IsInvalid(problem) {
+			s.log.Error(problem, "Failed to write a page, because AWS refuses it; retrying", "page", format.PageName(w.page))
 		}
-		for key := range p.want {
-			changed[key] = struct{}{}
-		}
+		s.addWanted(w.page, changed)
 	}
 	s.updatePageProblem()
 	s.count()
@@ -459,9 +445,9 @@ func (s *Writes) TakeBatch() (writes []PageWrite, changed engine.Keys) {
 	if s.claim.state != Held {
 		return nil, engine.Keys{} // Notify adds to it
 	}
-	s.outbox.setKeepWithdrawn(s.claim.isYoung())
+	s.outbox.state.KeepWithdrawn(s.claim.isYoung())
 	// the pages found may be as desired
-	s.announce = s.announce || s.outbox.isSuccessor && !s.outbox.isFinal()
+	s.announce = s.announce || s.outbox.state.HasPredecessor() && !s.outbox.state.IsDecided()
 	writes, refused := s.outbox.batch(time.Now(), s.cfg.WallClock())
 	s.firstChange = time.Time{}
 	switch {
@@ -473,9 +459,7 @@ func (s *Writes) TakeBatch() (writes []PageWrite, changed engine.Keys) {
 	changed = engine.Keys{}
 	for _, page := range refused {
 		s.logRefused(page)
-		for key := range s.outbox.pages[page].want {
-			changed[key] = struct{}{}
-		}
+		s.addWanted(page, changed)
 	}
 	return writes, changed
 }
@@ -483,11 +467,11 @@ func (s *Writes) TakeBatch() (writes []PageWrite, changed engine.Keys) {
 // logRefused logs the errors because of which a page does not have all desired exports. The caller
 // holds s.mu.
 func (s *Writes) logRefused(page int) {
-	p := &s.outbox.pages[page]
-	if p.problem != nil {
-		s.log.Error(p.problem, "Failed to encode a page; it stays as it was", "page", format.PageName(page))
+	unit := unitNames[page]
+	if problem := s.outbox.state.ProblemOf(unit); problem != nil {
+		s.log.Error(problem, "Failed to encode a page; it stays as it was", "page", format.PageName(page))
 	}
-	for key, err := range p.tooLarge {
+	for key, err := range s.outbox.state.OmittedOf(unit) {
 		s.log.Error(err, "Failed to publish an export; others are not affected", "service", key.String())
 	}
 }
@@ -498,26 +482,27 @@ func (s *Writes) ObserveFailedOperation(w PageWrite, reason error) engine.Keys {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	changed := engine.Keys{}
-	p := &s.outbox.pages[w.page]
 	reason = fmt.Errorf("writing this cluster's pages: %w", reason)
-	if errorText(p.undone) == errorText(reason) {
+	if !s.outbox.state.RecordUndone(unitNames[w.page], reason) {
 		return changed
 	}
-	p.undone = reason
 	s.log.Error(reason, "Failed to write a page that AWS had accepted; retrying", "page", format.PageName(w.page))
-	for key := range p.want {
-		changed[key] = struct{}{}
-	}
+	s.addWanted(w.page, changed)
 	return changed
+}
+
+// addWanted adds the keys of a page whose export or withdrawal was requested. The caller holds
+// s.mu.
+func (s *shared) addWanted(page int, keys engine.Keys) {
+	for _, key := range s.outbox.state.WantedIn(unitNames[page]) {
+		keys.Add(key)
+	}
 }
 
 // announced returns the digests for the own record: those of this process for adopted pages, and
 // those that the registry shows for the others. The caller holds s.mu.
 func (s *Writes) announced() (pages format.Digests) {
 	shown := s.shown()
-	if s.outbox.isFinal() {
-		s.outbox.isSuccessor = false
-	}
 	for i := range pages {
 		pages[i] = s.outbox.announcement(i, shown)
 	}

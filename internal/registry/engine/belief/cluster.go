@@ -144,6 +144,8 @@ func (s *State) accept(st *step, c *cluster, r *Record, isShown bool) {
 	if !later(r.At, c.last(r.Key, known.Last), known.HasEnded) || isFarewellBefore {
 		switch {
 		case !isShown || c.state == Left:
+		case c.isPinnedEnd(r, known):
+			s.save(st, c, saving{record: r, ends: true})
 		case c.isLate(r):
 			c.problem = Problem{}
 		default:
@@ -158,6 +160,12 @@ func (s *State) accept(st *step, c *cluster, r *Record, isShown bool) {
 		c.problem, c.shownAt = Problem{}, r.At
 	}
 	s.believe(st, c, r, known)
+}
+
+// isPinnedEnd reports whether a record is the farewell that the pin has, and the cluster has not
+// ended here: the reader under the other ID of this cluster, which is being renamed, read it first.
+func (c *cluster) isPinnedEnd(r *Record, known trust.Known) bool {
+	return c.signed != nil && r.Farewell && known.HasEnded && r.At == known.Last
 }
 
 // isLate reports whether the store shows a record that the cluster has written before the one that

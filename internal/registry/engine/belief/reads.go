@@ -51,6 +51,17 @@ func (s *State) NeedsProof(id string) bool {
 	return c != nil && c.needsProof()
 }
 
+// HasProofAlone reports whether the record of a cluster that counts is the one in its own place,
+// because the store shows none that does, and no other record has followed it. Units may be later
+// than that record: those count too that no record names (the rule "early").
+func (s *State) HasProofAlone(id string) bool {
+	c := s.clusters[id]
+	if c == nil || c.signed == nil || c.signed.record.Place != Own || c.problem.Kind == NoProblem {
+		return false
+	}
+	return c.viewed() == First || s.liveness.IsStale(id)
+}
+
 // DueOf returns the reads of a cluster that are due: that of its own place, and those of units. all
 // is set if all units have to be read.
 func (s *State) DueOf(id string, now time.Time) (isProofDue bool, units []UnitName, all bool) {

@@ -22,7 +22,7 @@ func later(at, last trust.Time, hasEnded bool) bool {
 // reason if it is refused. A key that no other one contradicts is if the own place shows it.
 func (s *State) verdictOf(c *cluster, r *Record) (v trust.Verdict, reason string) {
 	v, err := s.cfg.Keyring.Check(trust.Presented{
-		Registry: s.cfg.Registry, ClusterID: c.id, Key: r.Key, Succession: r.Succession,
+		Registry: s.cfg.Registry, ClusterID: c.id, Key: r.Key, Succession: r.Succession, At: r.At,
 		Proven: r.Place == Own && r.Seal == Sealed && s.liveness.IsStale(c.id), Unproven: r.Unproven,
 	})
 	switch {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 // TestUnitsBeingWritten: a process that starts meets a record that does not decide a unit yet,
@@ -54,6 +55,29 @@ func TestFirstFarewellIsProven(t *testing.T) {
 	s.Step(RecordRead{farewell(key1, 20)}, now)
 	if p := s.ProblemOf("cls"); p.Kind != Earlier {
 		t.Errorf("the farewell has problem %v", p)
+	}
+}
+
+// TestFarewellReadByAnother: a cluster that is renamed reads under two IDs with one keyring. The
+// reader that is second to read a farewell finds it in the pin, and ends the exports too.
+func TestFarewellReadByAnother(t *testing.T) {
+	for name, tt := range map[string]struct {
+		shown Record
+		want  registry.ClusterState
+	}{
+		"the same farewell":  {farewell(key1, 40), registry.None},
+		"an earlier one":     {farewell(key1, 35), registry.Exports},
+		"a record of before": {testRecord(key1, 30, 20), registry.Exports},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, now := reached(t, Current)
+			s.cfg.Keyring.Observe(trust.Record{Registry: "store", ClusterID: "cls", Key: key1, At: at(40), Farewell: true})
+			apply(s, RecordRead{tt.shown}, now)
+			apply(s, pinSaved{}, now)
+			if got := s.View(web, "cls").Clusters["cls"].State; got != tt.want {
+				t.Errorf("the export is %v, want %v", got, tt.want)
+			}
+		})
 	}
 }
 
@@ -232,5 +256,39 @@ func TestSkipsUnusedNamespaces(t *testing.T) {
 		if u.decide(&f, keys{}); u.isToRead() != tt.want {
 			t.Errorf("%s: the unit is %v, to be read: %t, want %t", name, u.state, u.isToRead(), tt.want)
 		}
+	}
+}
+
+// TestEndsAhead: a process ends while it imports from a unit that the record does not name yet. The
+// pins lack that, and the next process, which reads the same record, ends nothing.
+func TestEndsAhead(t *testing.T) {
+	for name, tt := range map[string]struct {
+		read  []Event
+		lacks bool
+		want  registry.ClusterState
+	}{
+		"the record names no unit": {nil, false, registry.None},
+		"a unit is ahead of it":    {[]Event{UnitsRead{Cluster: "cls", Units: []Unit{testUnit(key1, 20)}}}, true, registry.Unknown},
+		"the next record names it": {[]Event{
+			UnitsRead{Cluster: "cls", Units: []Unit{testUnit(key1, 20)}}, RecordRead{testRecord(key1, 30, 20)},
+		}, false, registry.Unknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := started(pinOf(5))
+			for _, e := range append([]Event{RecordRead{testRecord(key1, 10, 0)}, RecordRead{testRecord(key1, 11, 0)}}, tt.read...) {
+				s.Step(e, began)
+			}
+			s.End()
+			if hasAll := s.cfg.Keyring.HasAll(); hasAll == tt.lacks {
+				t.Errorf("the pins have all: %t", hasAll)
+			}
+			last := s.RecordOf("cls")
+			next := started(pinOf(last.At.Heartbeat))
+			next.cfg.Keyring.SetComplete(s.cfg.Keyring.HasAll())
+			next.Step(RecordRead{*last}, began)
+			if got := next.View(web, "cls").Clusters["cls"].State; got != tt.want {
+				t.Errorf("the next process shows %v, want %v", got, tt.want)
+			}
+		})
 	}
 }

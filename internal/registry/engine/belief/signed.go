@@ -317,6 +317,16 @@ func (b *signed) answer(at keyAt, isImported bool) (registry.ClusterState, *mcs.
 	return registry.None, nil
 }
 
+// hasAhead reports whether a unit was read that the record does not name yet.
+func (b *signed) hasAhead() bool {
+	for _, u := range b.units {
+		if u.state == Ahead {
+			return true
+		}
+	}
+	return false
+}
+
 // addAll adds the keys of all units.
 func (b *signed) addAll(changed keys) {
 	for _, u := range b.units {

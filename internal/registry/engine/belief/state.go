@@ -141,6 +141,17 @@ func (s *State) observe(st *step, event Event) (id string) {
 	return ""
 }
 
+// End tells the keyring, when this process reads no more, if a unit was read that no record of its
+// cluster names yet: a process that starts with the pins alone would take the exports for ended.
+func (s *State) End() {
+	for _, c := range s.clusters {
+		if c.signed != nil && c.signed.hasAhead() {
+			s.cfg.Keyring.SetLacking()
+			return
+		}
+	}
+}
+
 // missing observes that the store shows no record. It is no evidence. A cluster of which nothing is
 // known is dropped.
 func (s *State) missing(st *step, c *cluster) {

@@ -2,7 +2,6 @@ package model
 
 import (
 	"bytes"
-	"hash/maphash"
 	"slices"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
@@ -10,22 +9,15 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// fingerprint identifies a state: two hashes of its canonical form. Of 10^7 states, two have the
-// same one by accident with a probability of 10^-24.
-type fingerprint [2]uint64
-
-var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
-
-// fingerprint returns the fingerprint of s, and drops records and versions that are not in use.
-func (s *state) fingerprint() fingerprint {
+// Form implements Position. It drops records and versions that are not in use.
+func (s *state) Form() []byte {
 	var forms [maxClusters][]byte
 	for i := range s.world.Clusters {
 		forms[i] = s.form(i)
 	}
 	list := forms[:s.world.Clusters]
 	slices.SortFunc(list, bytes.Compare) // the clusters are alike
-	form := append(bytes.Join(list, nil), bits(s.isUsed))
-	return fingerprint{maphash.Bytes(seeds[0], form), maphash.Bytes(seeds[1], form)}
+	return append(bytes.Join(list, nil), bits(s.isUsed))
 }
 
 // form returns the canonical form of a cluster: the least one of the permutations of its units.
@@ -64,9 +56,9 @@ func (s *state) append(out []byte, i int, e *encoder) []byte {
 	known := s.known(i)
 	for _, pin := range []*trust.Pin{&m.disk, &inMemory} {
 		last := pin.Last[registryName]
-		out = append(out, e.Key(pin.Key), e.Time(last.Generation), e.Time(last.Heartbeat), bits(pin.Left, pin.Forgotten, len(pin.Unsealed) > 0))
+		out = append(out, e.Key(pin.Key), e.Time(pin.From), e.Time(last.Generation), e.Time(last.Heartbeat), bits(pin.Left, pin.Forgotten, len(pin.Unsealed) > 0))
 	}
-	out = append(out, bits(known.IsSaved, known.IsSilent, s.keyring.IsComplete()))
+	out = append(out, bits(known.IsSaved, known.IsSilent, s.keyring.IsComplete(), s.keyring.HasAll()))
 	var names [maxUnits]belief.UnitName
 	var exported [maxUnits][]mcs.Key
 	for n, u := range e.order[:s.world.Units] {
@@ -91,16 +83,13 @@ func (s *state) append(out []byte, i int, e *encoder) []byte {
 	return out
 }
 
-// encoder collects the times of a state, and replaces them by their ranks after that.
-type encoder struct {
-	member    *member
-	world     *World
-	order     [maxUnits]int
+// ranks collects the times of a state, and replaces them by their ranks after that.
+type ranks struct {
 	times     []int16
 	isRanking bool
 }
 
-func (e *encoder) time(t int16) byte {
+func (e *ranks) time(t int16) byte {
 	if t == 0 {
 		return 0
 	}
@@ -110,6 +99,17 @@ func (e *encoder) time(t int16) byte {
 	}
 	at, _ := slices.BinarySearch(e.times, t)
 	return byte(at + 1)
+}
+
+// Time implements belief.Encoder and desired.Encoder.
+func (e *ranks) Time(t int64) byte { return e.time(int16(t)) } //nolint:gosec // clocks of a world are small
+
+// encoder encodes a cluster.
+type encoder struct {
+	ranks
+	member *member
+	world  *World
+	order  [maxUnits]int
 }
 
 // isUsed reports whether a version is in use.
@@ -125,9 +125,6 @@ func (e *encoder) record(out []byte, r *record) []byte {
 	}
 	return out
 }
-
-// Time implements belief.Encoder.
-func (e *encoder) Time(t int64) byte { return e.time(int16(t)) } //nolint:gosec // clocks of a world are small
 
 // Key implements belief.Encoder.
 func (e *encoder) Key(key trust.Key) byte { return key[1] }

@@ -42,7 +42,11 @@ func (m *member) announce(w *World) bool {
 		m.named[u] = m.units[u].generation
 	}
 	r := record{key: m.key, succeeds: m.succeeds, generation: max(m.generation, 1), beat: m.clock, names: m.named}
-	m.content, m.last = content{shared: r, own: r, pages: m.units}, r
+	own := r
+	if w.HasOldCopies && m.own.key == m.key {
+		own = m.own
+	}
+	m.content, m.last = content{shared: r, own: own, pages: m.units}, r
 	m.sign(w, r)
 	return true
 }
@@ -132,9 +136,10 @@ func (s *state) showProof(i int) bool {
 	return s.step(belief.Tick{})
 }
 
-// readUnits shows a unit to the reader if it wants it, or in any case AsSet.
+// readUnits shows a unit to the reader if it wants it, or in any case AsSet and beside a proof
+// alone.
 func (s *state) readUnits(i, u int, from *content) bool {
-	isWanted := s.world.AsSet
+	isWanted := s.world.AsSet || s.reader.HasProofAlone(clusterID(i))
 	for _, of := range s.due().ReadUnits {
 		if of.Cluster == clusterID(i) {
 			isWanted = isWanted || of.Units == nil

@@ -18,7 +18,18 @@ func TestModel(t *testing.T) {
 		sample = n
 	}
 	var total atomic.Int64
-	t.Cleanup(func() { t.Logf("%d states of %d worlds", total.Load(), len(Worlds())) })
+	t.Cleanup(func() { t.Logf("%d states of %d worlds", total.Load(), len(Worlds())+len(PublisherWorlds())) })
+	for _, w := range PublisherWorlds() {
+		t.Run("publisher: "+w.Name, func(t *testing.T) {
+			t.Parallel()
+			r := w.Explore(states, sample)
+			total.Add(int64(r.States))
+			t.Log(r)
+			if r.Broken != "" {
+				t.Errorf("\n%s", w.Tell(r))
+			}
+		})
+	}
 	for _, w := range Worlds() {
 		t.Run(w.Name, func(t *testing.T) {
 			t.Parallel()

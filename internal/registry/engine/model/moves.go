@@ -170,7 +170,8 @@ var allKinds = [kinds]kind{
 		return s.restart(false)
 	}},
 	Restart: {theReader, "restarts", func(s *state, _ *member, _ Move) bool {
-		return s.saveAll() && s.restart(true)
+		s.reader.End()
+		return s.saveAll() && s.restart(s.keyring.HasAll())
 	}},
 	Silence: {theReader, "reads for long no heartbeat of", func(s *state, _ *member, _ Move) bool {
 		for i := range s.members {
@@ -288,8 +289,8 @@ func (m Move) String() string {
 	return text
 }
 
-// moves calls visit for each move that may be possible.
-func (s *state) moves(visit func(Move)) {
+// Moves implements Position.
+func (s *state) Moves(visit func(Move)) {
 	for _, kind := range s.world.Moves {
 		clusters, units, keys := s.world.Clusters, 1, 1
 		switch kind.selected() {
@@ -307,8 +308,8 @@ func (s *state) moves(visit func(Move)) {
 	}
 }
 
-// do applies a move, and reports whether it is possible.
-func (s *state) do(move Move) bool {
+// Do implements Position.
+func (s *state) Do(move Move) bool {
 	return allKinds[move.Kind].do(s, &s.members[move.Cluster], move)
 }
 

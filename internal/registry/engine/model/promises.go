@@ -35,9 +35,8 @@ func (s *state) viewAs(i, u, k int, imported []string) (v view) {
 	return v
 }
 
-// check checks the promises after a move from state before, updates the imports by the views, and
-// returns the promise that is broken, "" if none is.
-func (s *state) check(before *state, move Move) string {
+// Check implements Position. It updates the imports by the views.
+func (s *state) Check(before *state, move Move) string {
 	for i := range s.world.Clusters {
 		for u := range s.world.Units {
 			for k := range s.world.KeysPerUnit {
@@ -155,9 +154,8 @@ const (
 	pause  = 15 * time.Second
 )
 
-// converge lets all faults end, and returns what does not converge, "" if all does. s must not be
-// used after that.
-func (s *state) converge() string {
+// Converge implements Position.
+func (s *state) Converge() string {
 	s.isUsed = s.isUsed || s.world.Skips
 	if s.world.Skips {
 		s.use()

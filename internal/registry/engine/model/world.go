@@ -22,6 +22,9 @@ type World struct {
 	// Sealed makes the own place one that no other member can write, for all that the store shows.
 	// The third party of this model writes there only by RestoreAll and DeleteAll.
 	Sealed bool
+	// HasOldCopies makes the copy of the record in the own place the one with which the cluster
+	// joined, or has changed its key: audits write a later one.
+	HasOldCopies bool
 	// Moves are the kinds of moves that may happen.
 	Moves []Kind
 	// IsImported makes the world begin with all exports of the clusters imported, and all saved.
@@ -164,13 +167,13 @@ func (s *state) importAll() {
 	}
 	for s.differs() != "" {
 		s.round()
-		s.check(s, Move{Kind: Kill})
+		s.Check(s, Move{Kind: Kill})
 	}
 	s.saveAll()
 }
 
-// clone returns a copy to which a move can be applied.
-func (s *state) clone() *state {
+// Clone implements Position.
+func (s *state) Clone() *state {
 	out := *s
 	for i := range out.members {
 		m := &out.members[i]
@@ -195,9 +198,6 @@ func (s *state) restart(isComplete bool) bool {
 	pins := map[string]trust.Pin{}
 	for i := range s.world.Clusters {
 		s.members[i].first = 0
-		if s.reader != nil {
-			s.forgetUnits(i)
-		}
 		// its imports have ended
 		s.members[i].hasMore = isComplete || s.members[i].disk.Left || s.members[i].disk.Forgotten
 		if m := &s.members[i]; m.onDisk {
@@ -213,21 +213,6 @@ func (s *state) restart(isComplete bool) bool {
 		s.use()
 	}
 	return true
-}
-
-// forgetUnits makes the latest record that the reader has read the evidence of its imports: a unit
-// that no record names is none for the next process.
-func (s *state) forgetUnits(i int) {
-	r := s.reader.RecordOf(clusterID(i))
-	if r == nil {
-		return
-	}
-	for u := range s.world.Units {
-		for k := range s.world.KeysPerUnit {
-			imp := &s.members[i].imports[u][k]
-			imp.at = min(imp.at, int16(r.At.Heartbeat)-1) //nolint:gosec // clocks of a world are small
-		}
-	}
 }
 
 // use sets the namespaces that the reader imports.

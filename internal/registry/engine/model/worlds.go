@@ -7,6 +7,37 @@ var (
 	setRead = []Kind{ReadRecord, ReadAll, ReadUnit, Save}
 )
 
+// PublisherWorlds are the worlds of a cluster that publishes, which make model explores too.
+func PublisherWorlds() []*PublisherWorld {
+	controller := []StepKind{Change, Cease, Write, Accept}
+	return []*PublisherWorld{
+		{
+			Name: "failing writes and late reads, by unit", Units: 2,
+			Steps: slices.Concat(controller, []StepKind{Record, Hold, Mature, Apply, Lost, Refusal, ReadSoon, ReadLate}),
+		},
+		{
+			Name: "failing writes, as a set", Units: 2, AsSet: true,
+			Steps: slices.Concat(controller, []StepKind{Record, Hold, Doubt, Apply, Lost, Refusal, ReadLate}),
+		},
+		{
+			Name: "two processes, by unit", Units: 1,
+			Steps: slices.Concat(controller, []StepKind{Record, Hold, HoldLate, Snapshot, Mature, Displace, OtherWrites, OtherRecord, Apply, Lost, ReadLate}),
+		},
+		{
+			Name: "two processes, as a set", Units: 2, AsSet: true,
+			Steps: slices.Concat(controller, []StepKind{Record, Hold, Doubt, Displace, OtherWrites, OtherRecord, Apply, Lost, ReadLate}),
+		},
+		{
+			Name: "a third party, by unit", Units: 1,
+			Steps: slices.Concat(controller, []StepKind{Record, Hold, Mature, Snapshot, Removal, Replay, Displace, OtherWrites, ReadSoon, ReadLate}),
+		},
+		{
+			Name: "a third party, as a set", Units: 2, AsSet: true,
+			Steps: slices.Concat(controller, []StepKind{Record, Hold, Doubt, Snapshot, Removal, Replay, ReadLate}),
+		},
+	}
+}
+
 // Worlds are the worlds that make model explores: few kinds of moves in each, so that the search
 // gets far.
 func Worlds() []*World {
@@ -56,8 +87,20 @@ func Worlds() []*World {
 			Moves: slices.Concat(reads, []Kind{Kill, Restart, Silence, Publish, Announce, Withdraw, Beat, Rotate, Rebuild, Trusts, ForgeRecord, DeleteRecord}),
 		},
 		{
+			Name: "a copy of a record that is older than the units", Clusters: 1, Units: 1, KeysPerUnit: 1, HasOldCopies: true,
+			Moves: slices.Concat(reads, []Kind{Publish, Withdraw, Beat, Restart, Kill, ForgeRecord, DeleteRecord}),
+		},
+		{
 			Name: "keys, as a set", Clusters: 1, Units: 2, KeysPerUnit: 1, AsSet: true, IsImported: true, Sealed: true,
 			Moves: slices.Concat(setRead, []Kind{Kill, Restart, Silence, Withdraw, Beat, Rotate, Rebuild, Trusts, DeleteRecord, DeleteUnit}),
+		},
+		{
+			Name: "keys of a store that is set back, by unit", Clusters: 1, Units: 1, KeysPerUnit: 1, IsImported: true, Sealed: true,
+			Moves: slices.Concat(reads, []Kind{Publish, Withdraw, Beat, Rotate, Rebuild, Backup, RestoreAll, Silence, Kill}),
+		},
+		{
+			Name: "keys of a store that is set back, as a set", Clusters: 1, Units: 1, KeysPerUnit: 1, AsSet: true, IsImported: true, Sealed: true,
+			Moves: slices.Concat(setRead, []Kind{Publish, Withdraw, Beat, Rotate, Rebuild, Backup, RestoreAll, Silence, Kill}),
 		},
 		{
 			Name: "keys without a seal", Clusters: 1, Units: 1, KeysPerUnit: 1, IsImported: true,
