@@ -28,6 +28,13 @@ func TestFlagGroups(t *testing.T) {
 			t.Errorf("--%s is in %d groups, want 1", f.Name, found[f.Name])
 		}
 	})
+	common := 0
+	for _, set := range groups.Common.FlagSets {
+		set.VisitAll(func(*pflag.Flag) { common++ })
+	}
+	if 2*common > len(found) {
+		t.Errorf("%d of %d flags are common: --help shows at most half, make one advanced", common, len(found))
+	}
 }
 
 // TestHelp compares the common flags with testdata/help.txt, and the names of all with --help-all.

@@ -12,6 +12,6 @@ import (
 // DescribeMetrics registers the metrics of all controllers without their values, for the reference
 // page.
 func DescribeMetrics(registerer prometheus.Registerer) error {
-	_, err := registerMetrics(registerer, nil, nil, nil, paths.New(paths.Config{Mode: mcs.PathHealthWithdraw}), dns.NewWatcher(nil, logr.Discard()))
+	_, err := registerMetrics(registerer, nil, nil, nil, paths.New(paths.Config{Mode: mcs.PathHealthWithdraw}), dns.NewWatcher(nil, nil, logr.Discard()))
 	return err
 }

@@ -384,8 +384,12 @@ func TestRun_WritesNothingWithoutChanges(t *testing.T) {
 	s.a.condition(t, missing, "Valid=False NoService", "")
 	s.a.event(t, missing, "NoService")
 	s.a.condition(t, headless, "Ready=True Exported", "")
+	s.a.eventOf(t, headless, corev1.EventTypeNormal, "Exported")
 	for _, k := range []*cluster{s.a, s.b} {
 		k.condition(t, s.key, "Ready=True Exported", "")
+		k.eventOf(t, s.key, corev1.EventTypeNormal, "Exported")
+		k.eventOf(t, s.key, corev1.EventTypeNormal, "Imported")
+		k.eventOf(t, headless, corev1.EventTypeNormal, "Imported")
 		eventually(t, "121 endpoints", func() error {
 			if n := len(k.addresses(t, s.key)["cls1"]) + len(k.addresses(t, s.key)["cls2"]); n != 121 {
 				return fmt.Errorf("%d", n)

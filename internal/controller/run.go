@@ -164,7 +164,8 @@ func addControllers(ctx context.Context, mgr manager.Manager, d discovery.Discov
 	if err != nil {
 		return err
 	}
-	watcher := dns.NewWatcher(setup.Resolver, setup.Logger.WithName("dns"))
+	requeueImports := func(ctx context.Context) error { return imports.RequeueAll(ctx, mgr.GetClient(), importRequeuer) }
+	watcher := dns.NewWatcher(setup.Resolver, requeueImports, setup.Logger.WithName("dns"))
 	prober, err := newPaths(mgr, m, g, importRequeuer, setup)
 	if err := errors.Join(err, mgr.Add(watcher)); err != nil {
 		return err
@@ -191,7 +192,7 @@ func addControllers(ctx context.Context, mgr manager.Manager, d discovery.Discov
 	importer := imports.New(imports.Config{
 		Client: mgr.GetClient(), Membership: m, Scope: scope, Events: events, Metrics: metrics, Takeover: takeover,
 		Requeuer: importRequeuer, StaleRule: setup.Options.Registry.StaleRule(), MCSVersion: mcsVersion,
-		Concurrency: setup.Options.Kubernetes.Concurrency, Hold: setup.Options.ClusterSetIPHold, Guard: g, Tracer: setup.Tracer, Paths: prober,
+		Concurrency: setup.Options.Kubernetes.Concurrency, Hold: setup.Options.ClusterSetIPHold, Guard: g, Tracer: setup.Tracer, Paths: prober, Resolution: watcher.Resolution,
 		NamespaceImports: setup.Options.Budgets.NamespaceImports, Metadata: metadata, ReportInterval: setup.ReportInterval,
 	})
 	setup.RegistryMetrics.SetNamespaceImports(func() (int, int, int) {

@@ -108,7 +108,7 @@ func TestStatusEndpoint(t *testing.T) {
 		t.Errorf("the probe is %+v, %v", probe, err)
 	}
 	standby, err := getStatus[status.Status](t, options.Serving.Status, status.PathStatus)
-	if err != nil || standby.Leader || standby.Problem != "this replica is on standby: another one is the leader" {
+	if err != nil || standby.Leader || standby.Problem != "this replica is on standby: only the leader answers" {
 		t.Errorf("the standby says %+v, %v", standby, err)
 	}
 	if _, err := getStatus[status.Service](t, options.Serving.Status, status.ServicePath(key)); err == nil {

@@ -16,8 +16,8 @@ import (
 // TestWritesPerExportedService counts what a bulk export costs the API servers. Per service the
 // exporting cluster writes the status of the ServiceExport, and each cluster creates derived
 // Service, ServiceImport and EndpointSlice, adds the owner to the Service and writes the status of
-// the ServiceImport. Refused writes, such as those that conflict with another client's, do not
-// count.
+// the ServiceImport. ServiceExport and ServiceImport get an event each. Refused writes, such as
+// those that conflict with another client's, do not count.
 func TestWritesPerExportedService(t *testing.T) {
 	const services = 50
 	s := setUp(t, "writes")
@@ -57,14 +57,20 @@ func TestWritesPerExportedService(t *testing.T) {
 	}
 	importing := map[string]int{
 		"POST services": services, "POST serviceimports": services, "POST endpointslices": services,
-		"PUT services": services, "PUT serviceimports status": services,
+		"PUT services": services, "PUT serviceimports status": services, "POST events": services,
 	}
 	exporting := maps.Clone(importing)
-	exporting["PUT serviceexports status"] = services
+	exporting["PUT serviceexports status"], exporting["POST events"] = services, 2*services
 	for _, c := range []struct {
 		cluster *cluster
 		want    map[string]int
 	}{{s.a, exporting}, {s.b, importing}} {
+		eventually(t, "the events, which are written in the background", func() error {
+			if got, _ := c.cluster.writes.byKind(s.key.Namespace); got["POST events"] < c.want["POST events"] {
+				return fmt.Errorf("%d events, want %d", got["POST events"], c.want["POST events"])
+			}
+			return nil
+		})
 		got, refused := c.cluster.writes.byKind(s.key.Namespace)
 		// An export that takes longer than three seconds to show in the registry, as on a busy
 		// machine, is Pending first.

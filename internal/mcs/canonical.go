@@ -43,6 +43,9 @@ func (e Export) equal(o Export) bool {
 		slices.EqualFunc(e.Backends, o.Backends, Backends.equal)
 }
 
+// HasShapeOf reports whether e and o differ in endpoints, labels and annotations at most.
+func (e Export) HasShapeOf(o Export) bool { return e.equalService(o) }
+
 // equalService compares the properties of the Services.
 func (e Export) equalService(o Export) bool {
 	return e.Type == o.Type &&

@@ -124,9 +124,16 @@ func ExportConflict(conflicts []Conflict) metav1.Condition {
 
 // ImportReady returns the ServiceImport condition Ready. supported are the IP families of this
 // cluster's Services, nil if unknown; ips are the clusterset IPs. An import without endpoints is
-// Ready, as a Service without endpoints is: the message has that.
-func ImportReady(m Merged, supported []corev1.IPFamily, ips []string, reach Reach) metav1.Condition {
+// Ready, as a Service without endpoints is, and so is one whose name does not resolve: the message
+// has that.
+func ImportReady(m Merged, supported []corev1.IPFamily, ips []string, reach Reach, names Resolution) metav1.Condition {
+	by := "its DNS name and its clusterset IP"
+	if names == NotResolvable {
+		by = "its clusterset IP, but not by its DNS name: see condition NotResolvable"
+	}
 	switch {
+	case m.Type == mcsv1beta1.Headless && names == NotResolvable:
+		return importCondition(true, mcsv1beta1.ServiceImportReasonReady, "the import exists, but clients cannot use its DNS name: see condition NotResolvable")
 	case m.Type == mcsv1beta1.Headless:
 		return importCondition(true, mcsv1beta1.ServiceImportReasonReady, reach.describe("its DNS name"))
 	case len(supported) > 0 && len(m.IPFamilies) > 0 && !slices.ContainsFunc(m.IPFamilies, func(f corev1.IPFamily) bool {
@@ -138,7 +145,7 @@ func ImportReady(m Merged, supported []corev1.IPFamily, ips []string, reach Reac
 	case len(ips) == 0:
 		return importCondition(false, mcsv1beta1.ServiceImportReasonPending, "waiting for a cluster IP of the derived Service")
 	}
-	return importCondition(true, mcsv1beta1.ServiceImportReasonReady, reach.describe("its DNS name and its clusterset IP"))
+	return importCondition(true, mcsv1beta1.ServiceImportReasonReady, reach.describe(by))
 }
 
 // describe returns the message of an import that exists; by names what clients use.

@@ -46,15 +46,20 @@ func TestConditions(t *testing.T) {
 			"conflicts", ExportConflict([]Conflict{{mcsv1beta1.ServiceExportReasonPortConflict, "port: x"}, {mcsv1beta1.ServiceExportReasonTypeConflict, "type: y"}}),
 			"Conflict", "PortConflict,TypeConflict", "True", "port: x; type: y",
 		},
-		{"headless", ImportReady(Merged{Type: mcsv1beta1.Headless, IPFamilies: []corev1.IPFamily{v6}}, []corev1.IPFamily{v4}, nil, ReachAny), "Ready", "Ready", "True", "DNS name"},
-		{"no IP yet", ImportReady(ip(v4), []corev1.IPFamily{v4}, nil, ReachAny), "Ready", "Pending", "False", "waiting"},
-		{"IP", ImportReady(ip(v4, v6), []corev1.IPFamily{v6}, []string{"fd00::1"}, ReachAny), "Ready", "Ready", "True", "clusterset IP"},
-		{"family", ImportReady(ip(v6), []corev1.IPFamily{v4}, nil, ReachAny), "Ready", "IPFamilyNotSupported", "False", "families IPv6 and this cluster has only IPv4"},
-		{"families not known", ImportReady(ip(v6), nil, []string{"fd00::1"}, ReachAny), "Ready", "Ready", "True", ""},
-		{"no endpoint", ImportReady(ip(v4), nil, []string{"10.0.0.1"}, ReachNone), "Ready", "Ready", "True", "no endpoint of any cluster is ready"},
-		{"headless without endpoint", ImportReady(Merged{Type: mcsv1beta1.Headless}, nil, nil, ReachNone), "Ready", "Ready", "True", "no endpoint of any cluster is ready"},
-		{"local traffic, own endpoints", ImportReady(ip(v4), nil, []string{"10.0.0.1"}, ReachOwnNode), "Ready", "Ready", "True", "only the endpoints on their own node"},
-		{"local traffic, no own endpoint", ImportReady(ip(v4), nil, []string{"10.0.0.1"}, ReachNoNode), "Ready", "Ready", "True", "so they reach none"},
+		{"headless", ImportReady(Merged{Type: mcsv1beta1.Headless, IPFamilies: []corev1.IPFamily{v6}}, []corev1.IPFamily{v4}, nil, ReachAny, ResolutionUnknown), "Ready", "Ready", "True", "DNS name"},
+		{"no IP yet", ImportReady(ip(v4), []corev1.IPFamily{v4}, nil, ReachAny, ResolutionUnknown), "Ready", "Pending", "False", "waiting"},
+		{"IP", ImportReady(ip(v4, v6), []corev1.IPFamily{v6}, []string{"fd00::1"}, ReachAny, ResolutionUnknown), "Ready", "Ready", "True", "clusterset IP"},
+		{"family", ImportReady(ip(v6), []corev1.IPFamily{v4}, nil, ReachAny, ResolutionUnknown), "Ready", "IPFamilyNotSupported", "False", "families IPv6 and this cluster has only IPv4"},
+		{"families not known", ImportReady(ip(v6), nil, []string{"fd00::1"}, ReachAny, ResolutionUnknown), "Ready", "Ready", "True", ""},
+		{"no endpoint", ImportReady(ip(v4), nil, []string{"10.0.0.1"}, ReachNone, ResolutionUnknown), "Ready", "Ready", "True", "no endpoint of any cluster is ready"},
+		{"headless without endpoint", ImportReady(Merged{Type: mcsv1beta1.Headless}, nil, nil, ReachNone, ResolutionUnknown), "Ready", "Ready", "True", "no endpoint of any cluster is ready"},
+		{"local traffic, own endpoints", ImportReady(ip(v4), nil, []string{"10.0.0.1"}, ReachOwnNode, ResolutionUnknown), "Ready", "Ready", "True", "only the endpoints on their own node"},
+		{"local traffic, no own endpoint", ImportReady(ip(v4), nil, []string{"10.0.0.1"}, ReachNoNode, ResolutionUnknown), "Ready", "Ready", "True", "so they reach none"},
+		{"names resolve", ImportReady(ip(v4), nil, []string{"10.0.0.1"}, ReachAny, Resolvable), "Ready", "Ready", "True", "by its DNS name and its clusterset IP"},
+		{"names do not resolve", ImportReady(ip(v4), nil, []string{"10.0.0.1"}, ReachAny, NotResolvable), "Ready", "Ready", "True", "by its clusterset IP, but not by its DNS name"},
+		{"headless, names do not resolve", ImportReady(Merged{Type: mcsv1beta1.Headless}, nil, nil, ReachAny, NotResolvable), "Ready", "Ready", "True", "clients cannot use its DNS name"},
+		{"not resolvable", *ImportNotResolvable(NotResolvable), ConditionNotResolvable, "DNSNotServed", "True", "kubectl mcs dns status"},
+		{"resolvable", *ImportNotResolvable(Resolvable), ConditionNotResolvable, "DNSServed", "False", "serves clusterset.local"},
 		{"derived Service", ExportValid(web, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: DerivedName(Key{"demo", "web"}), Labels: map[string]string{mcsv1beta1.LabelServiceName: "web"}}}),
 			"Valid", "InvalidServiceType", "False", "derived Service of ServiceImport web"},
 		{"derived Service of another implementation", ExportValid(web, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "derived-x", OwnerReferences: []metav1.OwnerReference{{Kind: "ServiceImport", Name: "web"}}}}),
@@ -64,7 +69,7 @@ func TestConditions(t *testing.T) {
 		{"being deleted", ExportTerminating([]string{"example.com/x"}), "Ready", "Pending", "False", "being deleted"},
 		{"left out", ExportReady(Progress{Exported: true, LeftOut: LeftOuts{{Kind: LeftOutEndpoint, Slice: "a", Reason: reasonFQDN, Count: 2}}}), "Ready", "Exported", "True",
 			"can see the export; left out: endpoints of EndpointSlice a: " + reasonFQDN},
-		{"families not said", ImportReady(ip(), []corev1.IPFamily{v4}, []string{"10.0.0.1"}, ReachAny), "Ready", "Ready", "True", ""},
+		{"families not said", ImportReady(ip(), []corev1.IPFamily{v4}, []string{"10.0.0.1"}, ReachAny, ResolutionUnknown), "Ready", "Ready", "True", ""},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
@@ -75,6 +80,28 @@ func TestConditions(t *testing.T) {
 				t.Errorf("message %q, want %q in it", tc.got.Message, tc.wantMessage)
 			}
 		})
+	}
+}
+
+// TestResolutionOf: a controller that has just started does not know whether names resolve, and
+// does not change what an import shows.
+func TestResolutionOf(t *testing.T) {
+	shown, over := *ImportNotResolvable(NotResolvable), *ImportNotResolvable(Resolvable)
+	for _, tc := range []struct {
+		names      Resolution
+		conditions []metav1.Condition
+		want       Resolution
+	}{
+		{ResolutionUnknown, nil, ResolutionUnknown}, {ResolutionUnknown, []metav1.Condition{over}, ResolutionUnknown},
+		{ResolutionUnknown, []metav1.Condition{shown}, NotResolvable}, {Resolvable, []metav1.Condition{shown}, Resolvable},
+		{NotResolvable, []metav1.Condition{over}, NotResolvable},
+	} {
+		if got := ResolutionOf(tc.names, tc.conditions); got != tc.want {
+			t.Errorf("%v with %v is %v, want %v", tc.names, tc.conditions, got, tc.want)
+		}
+	}
+	if c := ImportNotResolvable(ResolutionUnknown); c != nil {
+		t.Errorf("unknown is the condition %+v, want none", c)
 	}
 }
 

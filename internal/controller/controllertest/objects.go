@@ -1,4 +1,5 @@
-// Package controllertest builds the Kubernetes objects of a service for tests of the controllers.
+// Package controllertest builds the Kubernetes objects of a service for tests of the controllers,
+// and reads the events that they record.
 package controllertest
 
 import (
@@ -10,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
@@ -92,4 +94,13 @@ func EndpointSlice(key mcs.Key, list []discoveryv1.Endpoint) *discoveryv1.Endpoi
 		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}},
 		Endpoints:   list,
 	}
+}
+
+// Recorded returns the events that a recorder has recorded, and closes it.
+func Recorded(recorder *events.FakeRecorder) (all []string) {
+	close(recorder.Events)
+	for e := range recorder.Events {
+		all = append(all, e)
+	}
+	return all
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
@@ -25,6 +26,9 @@ const (
 	retryInterval = 10 * time.Second
 	// timeout limits a check. The resolver waits 5 s for an answer, and asks each server twice.
 	timeout = 30 * time.Second
+	// lasting is the time after which ServiceImports show that names do not resolve: a restart of
+	// the DNS is shorter, and each change is a write for every import.
+	lasting = time.Minute
 )
 
 // The names that a check asks for. A trailing dot disables the search domains.
@@ -49,15 +53,20 @@ type Watcher struct {
 	log      logr.Logger
 	served   *prometheus.Desc
 	state    atomic.Pointer[status.DNS]
+	// resolution is a mcs.Resolution, and requeue makes the imports be reconciled after a change.
+	resolution atomic.Int32
+	requeue    func(context.Context) error
+	// failing is the time of the first check in which the names did not resolve, zero if they do.
+	failing time.Time
 }
 
 // NewWatcher returns a Watcher, which Start starts. It asks resolver, or that of the pod if it is
-// nil.
-func NewWatcher(resolver *net.Resolver, log logr.Logger) *Watcher {
+// nil, and calls requeue when Resolution changes.
+func NewWatcher(resolver *net.Resolver, requeue func(context.Context) error, log logr.Logger) *Watcher {
 	if resolver == nil {
 		resolver = &net.Resolver{PreferGo: true, Dial: dial}
 	}
-	w := &Watcher{resolver: resolver, log: log, served: prometheus.NewDesc("cloud_map_mcs_dns_served",
+	w := &Watcher{resolver: resolver, requeue: requeue, log: log, served: prometheus.NewDesc("cloud_map_mcs_dns_served",
 		"Whether the cluster's DNS serves clusterset.local to the controller's pod: 1 or 0. Absent while that is not known.", nil, nil)}
 	w.state.Store(&status.DNS{State: status.DNSUnknown, Problem: "the controller has not asked the DNS yet"})
 	return w
@@ -76,6 +85,9 @@ func dial(ctx context.Context, network, address string) (net.Conn, error) {
 // State returns the result of the last check.
 func (w *Watcher) State() status.DNS { return *w.state.Load() }
 
+// Resolution returns whether the names of the clusterset resolve.
+func (w *Watcher) Resolution() mcs.Resolution { return mcs.Resolution(w.resolution.Load()) }
+
 // NeedLeaderElection implements manager.LeaderElectionRunnable: one pod is enough.
 func (w *Watcher) NeedLeaderElection() bool { return true }
 
@@ -90,6 +102,7 @@ func (w *Watcher) Start(ctx context.Context) error {
 		if ctx.Err() == nil { // else the end of ctx ended the queries
 			w.report(state)
 			w.state.Store(&state)
+			w.resolve(ctx, state)
 		}
 		select {
 		case <-ctx.Done():
@@ -146,6 +159,30 @@ func textOf(err error) string {
 		return lookup.Err
 	}
 	return err.Error()
+}
+
+// resolve sets the resolution after a check. A check without a result changes nothing.
+func (w *Watcher) resolve(ctx context.Context, state status.DNS) {
+	before := w.Resolution()
+	now := before
+	switch state.State {
+	case status.DNSServed:
+		now, w.failing = mcs.Resolvable, time.Time{}
+	case status.DNSNotServed:
+		if w.failing.IsZero() {
+			w.failing = state.Checked
+		}
+		if state.Checked.Sub(w.failing) >= lasting {
+			now = mcs.NotResolvable
+		}
+	}
+	if now == before {
+		return
+	}
+	w.resolution.Store(int32(now))
+	if err := w.requeue(ctx); err != nil {
+		w.log.Error(err, "Failed to update the ServiceImports after a change of the DNS: each shows it when it changes")
+	}
 }
 
 // report logs the beginning and the end of a failure.

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"net"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,14 +16,16 @@ import (
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
 // A server answers queries from records, by name and type. The key is "NAME TYPE", the value the
 // data, "SERVFAIL" or "REFUSED". Other names do not exist.
 type server struct {
+	mu      sync.Mutex
 	records map[string]string
-	queries int
+	queries atomic.Int32
 }
 
 // zones returns the records of a DNS server, changed by others.
@@ -45,6 +49,8 @@ func (s *server) ServeDNS(w dns.ResponseWriter, query *dns.Msg) {
 		name = ownService + "." // whatever the search domains of this host are
 	}
 	kind := dns.TypeToString[question.Qtype]
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	switch data := s.records[name+" "+kind]; data {
 	case "":
 		reply.Rcode = dns.RcodeNameError
@@ -58,6 +64,13 @@ func (s *server) ServeDNS(w dns.ResponseWriter, query *dns.Msg) {
 		reply.Answer = []dns.RR{rr}
 	}
 	_ = w.WriteMsg(reply)
+}
+
+// set sets the records.
+func (s *server) set(records map[string]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.records = records
 }
 
 // resolver returns a resolver that asks the server through a pipe, so that a test can use virtual
@@ -79,7 +92,7 @@ func (s *server) serve(conn net.Conn) {
 		if err != nil {
 			return
 		}
-		s.queries++
+		s.queries.Add(1)
 		s.ServeDNS(pipeWriter{c}, query)
 	}
 }
@@ -127,7 +140,7 @@ func TestCheck(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			got := NewWatcher((&server{records: tt.records}).resolver(), logr.Discard()).check(t.Context())
+			got := NewWatcher((&server{records: tt.records}).resolver(), nil, logr.Discard()).check(t.Context())
 			if got.Checked.IsZero() {
 				t.Error("no time")
 			}
@@ -145,7 +158,8 @@ func TestStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
 		s := &server{records: zones()}
-		w := NewWatcher(s.resolver(), funcr.New(func(_, args string) { log.WriteString(args + "\n") }, funcr.Options{}))
+		requeued := 0
+		w := NewWatcher(s.resolver(), func(context.Context) error { requeued++; return nil }, funcr.New(func(_, args string) { log.WriteString(args + "\n") }, funcr.Options{}))
 		if got := w.State(); got.State != status.DNSUnknown || got.Problem == "" || len(collect(w)) != 0 {
 			t.Errorf("before the first check: %+v, metrics %v", got, collect(w))
 		}
@@ -160,21 +174,42 @@ func TestStart(t *testing.T) {
 				t.Errorf("after %s: %s, metrics %v, want %s, %v", d, got, collect(w), want, metric)
 			}
 		}
-		after(0, status.DNSServed, 1)
-		if s.queries != 3 {
-			t.Errorf("%d queries for a name that resolves, want 3: TXT, A and AAAA", s.queries)
+		shown := func(want mcs.Resolution, wantRequeued int) {
+			t.Helper()
+			if got := w.Resolution(); got != want || requeued != wantRequeued {
+				t.Errorf("imports show %d and were requeued %d times, want %d and %d", got, requeued, want, wantRequeued)
+			}
 		}
-		s.records = zones(map[string]string{versionName + " TXT": ""})
+		after(0, status.DNSServed, 1)
+		shown(mcs.Resolvable, 1)
+		if n := s.queries.Load(); n != 3 {
+			t.Errorf("%d queries for a name that resolves, want 3: TXT, A and AAAA", n)
+		}
+		s.set(zones(map[string]string{versionName + " TXT": ""}))
 		after(interval-time.Second, status.DNSServed, 1)
 		after(time.Second, status.DNSNotServed, 0)
-		s.records = zones()
+		s.set(zones())
 		after(retryInterval-time.Second, status.DNSNotServed, 0)
 		after(time.Second, status.DNSServed, 1)
+		shown(mcs.Resolvable, 1) // a short failure
+		s.set(zones(map[string]string{versionName + " TXT": ""}))
+		after(interval, status.DNSNotServed, 0)
+		after(lasting-time.Second, status.DNSNotServed, 0)
+		shown(mcs.Resolvable, 1)
+		after(time.Second, status.DNSNotServed, 0)
+		shown(mcs.NotResolvable, 2)
+		s.set(nil) // no server answers: nothing new is known
+		time.Sleep(retryInterval)
+		synctest.Wait()
+		shown(mcs.NotResolvable, 2)
+		s.set(zones())
+		after(retryInterval, status.DNSServed, 1)
+		shown(mcs.Resolvable, 3)
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		if lines := strings.Split(log.String(), "\n"); len(lines) != 3 || !strings.Contains(lines[0], "Failed to resolve") || !strings.Contains(lines[1], "resolve again") {
+		if lines := strings.Split(log.String(), "\n"); len(lines) != 4 || !strings.Contains(lines[0], "Failed to resolve") || !strings.Contains(lines[1], "resolve again") {
 			t.Errorf("log:\n%s", log.String())
 		}
 	})
@@ -199,13 +234,13 @@ func TestDial(t *testing.T) {
 			return dial(ctx, network, address.String())
 		}}
 	}
-	if got := NewWatcher(to(conn.LocalAddr()), logr.Discard()).check(t.Context()); got.State != status.DNSServed {
+	if got := NewWatcher(to(conn.LocalAddr()), nil, logr.Discard()).check(t.Context()); got.State != status.DNSServed {
 		t.Errorf("got %+v", got)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	began := time.Now()
-	if err := NewWatcher(to(silent.LocalAddr()), logr.Discard()).Start(ctx); err != nil || time.Since(began) > 3*time.Second {
+	if err := NewWatcher(to(silent.LocalAddr()), nil, logr.Discard()).Start(ctx); err != nil || time.Since(began) > 3*time.Second {
 		t.Errorf("a query took %s after the end of its context (%v)", time.Since(began), err)
 	}
 }

@@ -76,6 +76,7 @@ func (r *AutoExporter) Register(mgr manager.Manager) error {
 	m := kube.ServiceMapper{Client: r.client}
 	return builder.ControllerManagedBy(mgr).
 		Named("autoexport").
+		WithLogConstructor(kube.LogConstructor(mgr.GetLogger(), "autoexport", "Service")).
 		For(&corev1.Service{}).
 		Watches(&mcsv1beta1.ServiceExport{}, &handler.EnqueueRequestForObject{}).
 		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(m.MapNamespaceToServices), kube.NamespaceLabelsChanged).

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
@@ -220,10 +221,13 @@ func (r *Controller) reportUnwritten(exp *mcsv1beta1.ServiceExport, err error) {
 }
 
 // recordConditions records an event for each changed condition that the user must act upon and that
-// had another reason before. A namespace that is being deleted gets no events: its objects are
-// deleted in any order, so that a Service may be deleted before its ServiceExport.
+// had another reason before, and one when the export becomes Ready. A namespace that is being
+// deleted gets no events: its objects are deleted in any order, so that a Service may be deleted
+// before its ServiceExport.
 func (r *Controller) recordConditions(ctx context.Context, exp *mcsv1beta1.ServiceExport, valid metav1.Condition, before, changes []metav1.Condition) error {
-	changes = slices.DeleteFunc(changes, func(c metav1.Condition) bool { return !needsAction(c, valid) || hasSameReason(before, c) })
+	changes = slices.DeleteFunc(changes, func(c metav1.Condition) bool {
+		return !isExported(c) && !needsAction(c, valid) || hasSameReason(before, c)
+	})
 	if len(changes) == 0 {
 		return nil
 	}
@@ -232,9 +236,19 @@ func (r *Controller) recordConditions(ctx context.Context, exp *mcsv1beta1.Servi
 		return err
 	}
 	for _, c := range changes {
+		if isExported(c) {
+			log.FromContext(ctx).Info("Exported service")
+			r.events.Publish(kube.Exported(exp, c.Message))
+			continue
+		}
 		r.events.Publish(kube.ConditionNeedsAction(exp, c))
 	}
 	return nil
+}
+
+// isExported reports whether c is condition Ready of an export that the other clusters can see.
+func isExported(c metav1.Condition) bool {
+	return c.Type == string(mcsv1beta1.ServiceExportConditionReady) && c.Status == metav1.ConditionTrue
 }
 
 // needsAction reports whether the user must act upon c, a condition of a ServiceExport with

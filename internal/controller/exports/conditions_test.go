@@ -279,7 +279,13 @@ func TestRecordConditionsReportsNewProblems(t *testing.T) {
 	}{
 		{
 			name: "exported without conflict", namespace: "stays", valid: valid,
-			news: []metav1.Condition{valid, mcs.ExportReady(mcs.Progress{Exported: true}), mcs.ExportConflict(nil)},
+			before: []metav1.Condition{mcs.ExportReady(mcs.Progress{})},
+			news:   []metav1.Condition{valid, mcs.ExportReady(mcs.Progress{Exported: true}), mcs.ExportConflict(nil)},
+			want:   []string{"Normal Exported the other clusters of the clusterset can see the export"},
+		},
+		{
+			name: "exported with another message", namespace: "stays", valid: valid, before: []metav1.Condition{mcs.ExportReady(mcs.Progress{Exported: true})},
+			news: []metav1.Condition{mcs.ExportReady(mcs.Progress{Exported: true, LeftOut: mcs.LeftOuts{mcs.Note("a part")}})},
 		},
 		{name: "being written", namespace: "stays", valid: valid, news: []metav1.Condition{mcs.ExportReady(mcs.Progress{})}},
 		{
@@ -306,12 +312,7 @@ func TestRecordConditionsReportsNewProblems(t *testing.T) {
 			if err := r.recordConditions(t.Context(), exp, tt.valid, tt.before, tt.news); err != nil {
 				t.Fatal(err)
 			}
-			close(fakeRecorder.Events)
-			var got []string
-			for e := range fakeRecorder.Events {
-				got = append(got, e)
-			}
-			if d := cmp.Diff(tt.want, got); d != "" {
+			if d := cmp.Diff(tt.want, controllertest.Recorded(fakeRecorder)); d != "" {
 				t.Errorf("(-want +got):\n%s", d)
 			}
 		})

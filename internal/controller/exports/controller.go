@@ -194,6 +194,7 @@ func (r *Controller) Register(mgr manager.Manager) error {
 	m := kube.ServiceMapper{Client: r.client}
 	return builder.ControllerManagedBy(mgr).
 		Named("serviceexport").
+		WithLogConstructor(kube.LogConstructor(mgr.GetLogger(), "serviceexport", "ServiceExport")).
 		For(&mcsv1beta1.ServiceExport{}).
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(m.MapService)).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(m.MapSlice)).

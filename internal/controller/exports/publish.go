@@ -162,7 +162,7 @@ func (r *Controller) reportWarnings(ctx context.Context, exp *mcsv1beta1.Service
 
 // withdraw withdraws the export of key, unless the registry shows that it is absent.
 func (r *Controller) withdraw(ctx context.Context, reg registry.Registry, key mcs.Key, absent bool) error {
-	r.published.Delete(key)
+	_, published := r.published.LoadAndDelete(key)
 	r.budget.Release(key)
 	r.warnings.Delete(key)
 	r.unwritten.Delete(key)
@@ -173,11 +173,13 @@ func (r *Controller) withdraw(ctx context.Context, reg registry.Registry, key mc
 	if err := reg.Withdraw(ctx, key); err != nil {
 		return fmt.Errorf("withdrawing %s: %w", key, err)
 	}
+	if published {
+		log.FromContext(ctx).Info("Withdrew service")
+	}
 	return nil
 }
 
-// newExport returns the export of src. It records an event when the parts that it has to leave out
-// change.
+// newExport returns the export of src, and reports changes of it.
 func (r *Controller) newExport(ctx context.Context, src mcs.Source) (mcs.Export, error) {
 	key := mcs.Key{Namespace: src.ServiceExport.Namespace, Name: src.ServiceExport.Name}
 	var previous *mcs.Export
@@ -202,17 +204,27 @@ func (r *Controller) newExport(ctx context.Context, src mcs.Source) (mcs.Export,
 		after.overBudget = before.overBudget
 	}
 	r.published.Store(key, after)
-	if after.overBudget != before.overBudget {
-		r.reportBudget(ctx, src.ServiceExport, after.overBudget)
+	r.reportExport(ctx, src.ServiceExport, before, after)
+	return exp, nil
+}
+
+// reportExport logs another shape of an export, and records an event when the parts that are left
+// out of it change.
+func (r *Controller) reportExport(ctx context.Context, exp *mcsv1beta1.ServiceExport, before, after publishedExport) {
+	if isNew := before.since.IsZero(); !isNew && !before.export.HasShapeOf(after.export) {
+		now := after.export
+		log.FromContext(ctx).Info("Changed export", "type", now.Type, "ports", now.Ports, "recipients", now.Recipients)
 	}
-	if summary := left.Summary(); summary != "" && summary != before.leftOut.Summary() {
+	if after.overBudget != before.overBudget {
+		r.reportBudget(ctx, exp, after.overBudget)
+	}
+	if summary := after.leftOut.Summary(); summary != "" && summary != before.leftOut.Summary() {
 		log.FromContext(ctx).Info("Exported in part", "leftOut", summary)
-		r.events.Publish(kube.PartlyExported(src.ServiceExport, summary))
+		r.events.Publish(kube.PartlyExported(exp, summary))
 	}
 	if after.deprecation != "" && after.deprecation != before.deprecation {
-		r.events.Publish(kube.DeprecatedAnnotation(src.ServiceExport, after.deprecation))
+		r.events.Publish(kube.DeprecatedAnnotation(exp, after.deprecation))
 	}
-	return exp, nil
 }
 
 // describeNotImported warns about an export of a system namespace, into which clusters import only

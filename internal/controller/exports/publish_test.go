@@ -8,12 +8,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
@@ -208,6 +211,37 @@ func TestPublish_MeasuresHowLongExportIsNotShown(t *testing.T) {
 	p.mustPublish(shown(registry.Pending), 10*time.Second)
 	p.src.ServiceExport = exp
 	expect("pending after a withdrawal", shown(registry.Pending), 0)
+}
+
+// TestPublish_Logs: an export is a line of the log when it begins, changes its shape and ends. Its
+// endpoints are none.
+func TestPublish_Logs(t *testing.T) {
+	p := newPublishTest(t, interceptor.Funcs{})
+	var lines strings.Builder
+	ctx := log.IntoContext(t.Context(), funcr.New(func(_, args string) { lines.WriteString(args + "\n") }, funcr.Options{}))
+	reg := &shownRegistry{views: []registry.View{local(registry.Exported)}}
+	step := func(want string) {
+		t.Helper()
+		lines.Reset()
+		if err := p.publish(ctx, reg, p.src, p.key, &exportFacts{}); err != nil {
+			t.Fatal(err)
+		}
+		if (lines.Len() > 0) != (want != "") || !strings.Contains(lines.String(), want) {
+			t.Errorf("log %q, want %q", lines.String(), want)
+		}
+	}
+	step("")
+	exported := []metav1.Condition{mcs.ExportReady(mcs.Progress{Exported: true})}
+	if err := p.recordConditions(ctx, p.src.ServiceExport, metav1.Condition{}, nil, exported); err != nil || !strings.Contains(lines.String(), `"Exported service"`) {
+		t.Errorf("log %q, %v, want that the service is exported", lines.String(), err)
+	}
+	p.src.Slices = []discoveryv1.EndpointSlice{*controllertest.EndpointSlice(p.key, controllertest.Endpoints(1, 2))}
+	step("")
+	p.src.Service.Spec.Ports = append(p.src.Service.Spec.Ports, corev1.ServicePort{Name: "other", Port: 8443, Protocol: corev1.ProtocolTCP})
+	step(`"Changed export"`)
+	p.src.ServiceExport = nil
+	step(`"Withdrew service"`)
+	step("")
 }
 
 // A warning is reported when it changes, and again after the export has ended and returned.

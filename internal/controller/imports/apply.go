@@ -77,17 +77,22 @@ func (r *Controller) completeImport(ctx context.Context, f importFacts, d import
 // applyStatus writes the status of the import and records events about what has changed in it.
 // before are the clusters that were stale.
 func (r *Controller) applyStatus(ctx context.Context, f importFacts, d importDecision, o importObjects, before []string, out *outcome) {
-	ready := mcs.ImportReady(d.merged, o.supported, o.imp.Spec.IPs, d.reach(f, o.supported))
+	names := mcs.ResolutionUnknown
+	if r.resolution != nil {
+		names = r.resolution()
+	}
+	ready := mcs.ImportReady(d.merged, o.supported, o.imp.Spec.IPs, d.reach(f, o.supported), mcs.ResolutionOf(names, o.imp.Status.Conditions))
 	if out.err() != nil {
 		var known bool
 		if ready, known = r.readyWhileFailing(f.key, o.imp, out); !known {
 			return // a retry comes soon
 		}
 	}
-	status := plan.ServiceImportStatus(o.imp, d.merged, d.unknown, ready, metav1.NewTime(r.now()), d.staleness, d.refused, &d.selection, &d.drained, &d.unreachability)
+	status := plan.ServiceImportStatus(o.imp, d.merged, d.unknown, ready, metav1.NewTime(r.now()), d.staleness, d.refused, &d.selection, &d.drained, &d.unreachability, mcs.ImportNotResolvable(names))
 	if !out.add(r.updateStatus(ctx, o.imp, status)) {
 		return // the events would be repeated with each attempt
 	}
+	r.reportImported(ctx, f, o.imp, status, ready)
 	r.reportStale(o.imp, d, before)
 	if d.refused != nil {
 		r.reportRefused(o.imp, *d.refused)

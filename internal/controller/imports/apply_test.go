@@ -3,15 +3,18 @@ package imports
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -185,5 +188,46 @@ func TestUnusedHeld(t *testing.T) {
 				t.Errorf("got %d, want %d", len(got), tt.want)
 			}
 		})
+	}
+}
+
+// TestApplyStatus_NotResolvable: an import shows that its name does not resolve, and then that it
+// does. A controller that does not know it, as after a restart, writes nothing.
+func TestApplyStatus_NotResolvable(t *testing.T) {
+	imp := &mcsv1beta1.ServiceImport{
+		ObjectMeta: metav1.ObjectMeta{Namespace: webKey.Namespace, Name: webKey.Name},
+		Spec:       mcsv1beta1.ServiceImportSpec{Type: mcsv1beta1.ClusterSetIP, IPs: []string{"10.0.0.1"}},
+	}
+	c := fake.NewClientBuilder().WithScheme(controllertest.Scheme()).WithObjects(imp).WithStatusSubresource(imp).Build()
+	f := importFacts{key: webKey, imp: imp}
+	exp := exportOf("cls2", 80)
+	d := importDecision{merged: mcs.Merge([]mcs.Export{exp}), endpoints: []mcs.Export{exp}}
+	for _, step := range []struct {
+		names         mcs.Resolution
+		wantCondition string
+	}{
+		{mcs.ResolutionUnknown, ""}, {mcs.Resolvable, ""}, {mcs.NotResolvable, "True DNSNotServed"},
+		{mcs.ResolutionUnknown, "True DNSNotServed"}, {mcs.Resolvable, "False DNSServed"},
+	} {
+		r := &Controller{
+			client: c, now: time.Now, events: kube.EventRecorder{Recorder: events.NewFakeRecorder(4)},
+			resolution: func() mcs.Resolution { return step.names },
+		}
+		out := &outcome{}
+		r.applyStatus(t.Context(), f, d, importObjects{imp: imp}, nil, out)
+		if err := errors.Join(out.err(), c.Get(t.Context(), kube.NameOf(webKey), imp)); err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		if condition := meta.FindStatusCondition(imp.Status.Conditions, mcs.ConditionNotResolvable); condition != nil {
+			got = string(condition.Status) + " " + condition.Reason
+		}
+		if got != step.wantCondition {
+			t.Errorf("names %d: condition %q, want %q", step.names, got, step.wantCondition)
+		}
+		ready := meta.FindStatusCondition(imp.Status.Conditions, string(mcsv1beta1.ServiceImportConditionReady))
+		if not := strings.Contains(ready.Message, "NotResolvable"); not != strings.HasPrefix(step.wantCondition, "True") {
+			t.Errorf("names %d: Ready says %q", step.names, ready.Message)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package imports
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -46,6 +47,7 @@ type Controller struct {
 	guard      *guard.Guard
 	tracer     *tracing.Tracer
 	paths      *paths.Paths
+	resolution func() mcs.Resolution
 	// metadata selects the exported labels and annotations that are imported.
 	metadata mcs.KeyFilter
 	// reportInterval is the interval at which the report of imports is computed.
@@ -96,6 +98,8 @@ type Config struct {
 	Tracer *tracing.Tracer
 	// Paths may be nil: then all clusters are reachable.
 	Paths *paths.Paths
+	// Resolution returns whether the names of imports resolve. It may be nil: then that is unknown.
+	Resolution func() mcs.Resolution
 	// Metadata selects the exported labels and annotations that are imported; the zero value
 	// selects all.
 	Metadata mcs.KeyFilter
@@ -108,11 +112,23 @@ func New(cfg Config) *Controller {
 	return &Controller{
 		client: cfg.Client, membership: cfg.Membership, scope: cfg.Scope, events: cfg.Events, metrics: cfg.Metrics,
 		takeover: cfg.Takeover, requeuer: cfg.Requeuer, staleRule: cfg.StaleRule, mcsVersion: cfg.MCSVersion, now: time.Now,
-		concurrency: cfg.Concurrency, hold: cfg.Hold, guard: cfg.Guard, tracer: cfg.Tracer, paths: cfg.Paths, metadata: cfg.Metadata,
+		concurrency: cfg.Concurrency, hold: cfg.Hold, guard: cfg.Guard, tracer: cfg.Tracer, paths: cfg.Paths, resolution: cfg.Resolution, metadata: cfg.Metadata,
 		families: &familyDetector{client: cfg.Client, now: time.Now}, distributions: &distributions{client: cfg.Client}, waiters: newNamespaceWaiters(),
 		budget: newNamespaceBudget(cfg.NamespaceImports), reportInterval: cmp.Or(cfg.ReportInterval, defaultReportInterval),
 		serviceIPs: &serviceIPs{client: cfg.Client, networks: cfg.Guard.ServiceNetworks, now: time.Now},
 	}
+}
+
+// RequeueAll requeues all imports of this cluster for the controller of requeuer, at low priority.
+func RequeueAll(ctx context.Context, reader client.Reader, requeuer *kube.Requeuer) error {
+	var imports mcsv1beta1.ServiceImportList
+	if err := reader.List(ctx, &imports, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("listing ServiceImports: %w", err)
+	}
+	for i := range imports.Items {
+		requeuer.RequeueAtLowPriority(kube.KeyOf(client.ObjectKeyFromObject(&imports.Items[i])))
+	}
+	return nil
 }
 
 // Reconcile implements reconcile.Reconciler.
@@ -214,6 +230,7 @@ func (r *Controller) Register(mgr manager.Manager) error {
 	m, own := kube.ServiceMapper{Client: r.client}, r.mapper()
 	return builder.ControllerManagedBy(mgr).
 		Named("serviceimport").
+		WithLogConstructor(kube.LogConstructor(mgr.GetLogger(), "serviceimport", "ServiceImport")).
 		For(&mcsv1beta1.ServiceImport{}).
 		Watches(&mcsv1beta1.ServiceExport{}, &handler.EnqueueRequestForObject{}).
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(m.MapService)).

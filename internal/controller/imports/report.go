@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -64,6 +65,24 @@ func (f importFacts) notOwnedMessage() string {
 // conditionBefore returns the condition of a type that imp has, nil if it has none.
 func conditionBefore(imp *mcsv1beta1.ServiceImport, kind string) *metav1.Condition {
 	return meta.FindStatusCondition(mcs.RenameConditions(imp.Status.Conditions), kind)
+}
+
+// reportImported records an event when imp, whose status is now, becomes Ready, and logs that its
+// type, its ports or the clusters that export it have changed.
+func (r *Controller) reportImported(ctx context.Context, f importFacts, imp *mcsv1beta1.ServiceImport, now mcsv1beta1.ServiceImportStatus, ready metav1.Condition) {
+	var clusters []string
+	for _, c := range now.Clusters {
+		clusters = append(clusters, c.Cluster)
+	}
+	if ready.Status == metav1.ConditionTrue && !meta.IsStatusConditionTrue(imp.Status.Conditions, ready.Type) {
+		r.events.Publish(kube.Imported(imp, ready.Message+"; exported by "+strings.Join(clusters, ", ")))
+	}
+	before := f.imp
+	if before == nil || isNew(before) || before.Spec.Type == imp.Spec.Type && apiequality.Semantic.DeepEqual(before.Spec.Ports, imp.Spec.Ports) &&
+		slices.Equal(before.Status.Clusters, now.Clusters) {
+		return
+	}
+	log.FromContext(ctx).Info("Changed import", "clusters", clusters, "type", imp.Spec.Type, "ports", imp.Spec.Ports)
 }
 
 // reportRefused records an event if imp did not have the reasons of c, the condition Refused,

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -16,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
@@ -149,5 +152,54 @@ func TestNamesWithOneHash(t *testing.T) {
 	var left corev1.Service
 	if err := api.Get(t.Context(), client.ObjectKeyFromObject(service), &left); err != nil || plan.IsHeld(&left) || out.err() != nil {
 		t.Errorf("the end of the second import changed the Service of the first one: held %t, %v, %v", plan.IsHeld(&left), err, out.err())
+	}
+}
+
+// TestReportImported: an import that becomes Ready is an event, and another shape of it a line of
+// the log.
+func TestReportImported(t *testing.T) {
+	imp := func(ready bool, ports []int32, clusters ...string) *mcsv1beta1.ServiceImport {
+		out := &mcsv1beta1.ServiceImport{Spec: mcsv1beta1.ServiceImportSpec{Type: mcsv1beta1.ClusterSetIP}}
+		for _, p := range ports {
+			out.Spec.Ports = append(out.Spec.Ports, mcsv1beta1.ServicePort{Port: p})
+		}
+		for _, c := range clusters {
+			out.Status.Clusters = append(out.Status.Clusters, mcsv1beta1.ClusterStatus{Cluster: c})
+		}
+		if ready {
+			out.Status.Conditions = []metav1.Condition{{Type: string(mcsv1beta1.ServiceImportConditionReady), Status: metav1.ConditionTrue}}
+		}
+		return out
+	}
+	usable := mcs.ImportReady(mcs.Merged{Type: mcsv1beta1.ClusterSetIP}, nil, []string{"10.0.0.1"}, mcs.ReachAny, mcs.Resolvable)
+	const event = "Normal Imported the service can be used by its DNS name and its clusterset IP; exported by cls1, cls2"
+	http, https := []int32{80}, []int32{80, 443}
+	for name, tt := range map[string]struct {
+		before, now *mcsv1beta1.ServiceImport
+		ready       metav1.Condition
+		events      []string
+		log         string
+	}{
+		"new":                     {now: imp(false, http, "cls1", "cls2"), ready: usable, events: []string{event}},
+		"new and not usable":      {now: imp(false, http, "cls1"), ready: mcs.ImportNotReady("no quota")},
+		"usable again":            {before: imp(false, http, "cls1", "cls2"), now: imp(false, http, "cls1", "cls2"), ready: usable, events: []string{event}},
+		"unchanged":               {before: imp(true, http, "cls1"), now: imp(true, http, "cls1"), ready: usable},
+		"another cluster":         {before: imp(true, http, "cls1"), now: imp(true, http, "cls1", "cls2"), ready: usable, log: `"Changed import" "clusters"=["cls1" "cls2"]`},
+		"another port":            {before: imp(true, http, "cls1"), now: imp(true, https, "cls1"), ready: usable, log: `"Changed import" "clusters"=["cls1"]`},
+		"as created, without any": {before: imp(false, http), now: imp(false, http, "cls1", "cls2"), ready: usable, events: []string{event}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			recorder := events.NewFakeRecorder(4)
+			var lines strings.Builder
+			ctx := log.IntoContext(t.Context(), funcr.New(func(_, args string) { lines.WriteString(args) }, funcr.Options{}))
+			r := &Controller{events: kube.EventRecorder{Recorder: recorder}}
+			r.reportImported(ctx, importFacts{key: webKey, imp: tt.before}, tt.now, tt.now.Status, tt.ready)
+			if d := cmp.Diff(tt.events, controllertest.Recorded(recorder)); d != "" {
+				t.Errorf("events (-want +got):\n%s", d)
+			}
+			if (lines.Len() > 0) != (tt.log != "") || !strings.Contains(lines.String(), tt.log) {
+				t.Errorf("log %q, want %q", lines.String(), tt.log)
+			}
+		})
 	}
 }

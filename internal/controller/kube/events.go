@@ -14,6 +14,10 @@ import (
 
 // Reasons of events beside those of conditions. docs/reference/conditions.md lists them.
 const (
+	// reasonExported: the other clusters can see an export.
+	reasonExported = "Exported"
+	// reasonImported: clients of this cluster can use an import.
+	reasonImported = "Imported"
 	// reasonPartlyExported: some endpoints cannot be exported.
 	reasonPartlyExported = "PartlyExported"
 	// reasonStatusRefused: the conditions of an export cannot be written.
@@ -73,6 +77,16 @@ const noteMax = 1024
 type Event struct {
 	object                client.Object
 	kind, reason, message string
+}
+
+// Exported reports that an export is Ready.
+func Exported(exp client.Object, message string) Event {
+	return Event{exp, corev1.EventTypeNormal, reasonExported, message}
+}
+
+// Imported reports that an import is Ready.
+func Imported(imp client.Object, message string) Event {
+	return Event{imp, corev1.EventTypeNormal, reasonImported, message}
 }
 
 // StatusRefused warns about conditions that the API server refuses to write.

@@ -177,7 +177,7 @@ func (s *statusSource) session() (*membership.Session, string) {
 	case state.Session != nil:
 		return state.Session, ""
 	case !s.leads():
-		return nil, "this replica is on standby: another one is the leader"
+		return nil, "this replica is on standby: only the leader answers"
 	case state.IsPending():
 		return nil, "the cluster's identity is being looked up"
 	}
