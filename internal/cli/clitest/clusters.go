@@ -387,7 +387,7 @@ func (c *Cluster) forwardPort(ctx context.Context, pod *corev1.Pod, port int32, 
 // implements it.
 type standby struct{ *Cluster }
 
-const standbyProblem = "this replica is on standby: another one is the leader"
+const standbyProblem = "this replica is on standby: only the leader answers"
 
 // Status implements status.Source.
 func (s standby) Status(context.Context) status.Status {

@@ -10,8 +10,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 )
 
 // An AbsentError is the reason why no pod of the controller answers.
@@ -39,7 +37,7 @@ func ExplainQuery(err error) (state, detail, remedy string) {
 		return absent.State, absent.describe(), absent.Remedy
 	}
 	if IsNoPermission(err) {
-		return StateNoPermission, err.Error(), "see " + docs.URL("kubectl-mcs.md#permissions")
+		return StateNoPermission, err.Error(), seePermissions()
 	}
 	return stateUnreachable, err.Error(), ""
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -80,8 +81,12 @@ func PrintJSON(out io.Writer, value any) error {
 }
 
 // marshalJSON returns indented JSON in which every character that Printable replaces is escaped.
-// encoding/json escapes those below U+0020 only.
+// encoding/json escapes those below U+0020 only. A list without elements is [], never null: scripts
+// read its length.
 func marshalJSON(value any) ([]byte, error) {
+	if v := reflect.ValueOf(value); v.Kind() == reflect.Slice && v.Len() == 0 {
+		return []byte("[]\n"), nil
+	}
 	var text, escaped bytes.Buffer
 	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false)

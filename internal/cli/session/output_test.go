@@ -46,6 +46,18 @@ func TestErrorsArePrintable(t *testing.T) {
 	}
 }
 
+// TestPrint_EmptyList: a list without elements is one, whether it is nil or not.
+func TestPrint_EmptyList(t *testing.T) {
+	for _, format := range []Format{"json", "yaml"} {
+		for _, list := range []any{[]string(nil), []string{}} {
+			var out bytes.Buffer
+			if err := format.Print(&out, list, nil); err != nil || out.String() != "[]\n" {
+				t.Errorf("%s: %q, %v", format, out.String(), err)
+			}
+		}
+	}
+}
+
 // TestPrintJSON_EscapesControlCharacters: what is escaped can be read back.
 func TestPrintJSON_EscapesControlCharacters(t *testing.T) {
 	want := map[string]string{"text": "a\x1b[2J\u009b31m\x7f\u202e\u061c é <&> 世 😀"}

@@ -9,6 +9,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 )
 
 // A NoPermissionError is the error of a request that the API server has refused, because no role
@@ -48,6 +50,9 @@ func WithRule(err error, verb, namespace string) error {
 	resource := schema.GroupResource{Group: refused.Status().Details.Group, Resource: refused.Status().Details.Kind}
 	return &NoPermissionError{verb, resource.String(), namespace, err}
 }
+
+// seePermissions says where the permissions are that each command needs.
+func seePermissions() string { return "see " + docs.URL("kubectl-mcs.md#permissions") }
 
 // CanForwardTo reports whether the user may port-forward to the pods of a namespace.
 func (k *Cluster) CanForwardTo(ctx context.Context, namespace string) (bool, error) {

@@ -89,7 +89,11 @@ func (s *Session) Run(ctx context.Context, root *cobra.Command, args []string) i
 		s.Progressf("%s", err.Error())
 		return ExitIncomplete
 	}
-	s.Progressf("Error: %s", err.Error())
+	text := err.Error()
+	if see := seePermissions(); IsNoPermission(err) && !strings.Contains(text, see) {
+		text += ": " + see
+	}
+	s.Progressf("Error: %s", text)
 	if errors.As(err, &usage) {
 		return ExitUsage
 	}

@@ -176,11 +176,16 @@ func printMergedMembers(t *session.Table, members []Member, wide bool) {
 	}
 }
 
-// firstQueryError returns an error if a controller could not be queried.
+// firstQueryError returns an error if a controller could not be queried, or knows no member.
 func firstQueryError(statuses []ClusterStatus) error {
 	for _, c := range statuses {
-		if c.Status == nil {
+		switch {
+		case c.Status == nil:
 			return errors.New(c.unanswered().String())
+		case len(c.Status.Members) == 0:
+			if problems := clusterProblems(c.Context, c.Status); len(problems) > 0 {
+				return errors.New(problems[0].String())
+			}
 		}
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/chromiumtest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 )
 
 var pictures = flag.Bool("pictures", false, "write the pictures of docs/kubectl-mcs.md and README.md")
@@ -253,6 +254,7 @@ func TestBrowser_Broken(t *testing.T) {
 	sorts(t, b)
 	events(b)
 	copies(t, b)
+	remedyPages(t, b)
 	for _, scheme := range []string{"dark", "light"} {
 		b.Look(390, 860, scheme)
 		b.Until(`document.querySelectorAll("#paths thead th").length < 10`)
@@ -275,6 +277,7 @@ func problemLinks(b *chromiumtest.Browser) {
 		"connections to pods of cluster": {"check routes, security groups and NetworkPolicies", "eu-central-1-04"},
 		"is stale":                       {"run kubectl mcs forget ap-south-1-06", "ap-south-1-06"},
 		"PortConflict":                   {"find the reason: kubectl mcs diagnose api -n team-00 --context eu-central-1-01", "team-00/api"},
+		"no permission":                  {"see kubectl-mcs.md#permissions", "staging"},
 		"i/o timeout":                    {"find the reason: kubectl mcs check --context arn:aws:eks:eu-west-1:111122223333:cluster/analytics", "arn:aws:eks:eu-west-1:111122223333:cluster/analytics"},
 	} {
 		b.Check(text+" has the remedy of the CLI", item+text+`")).querySelector(".remedy").textContent.includes("`+want.remedy+`")`)
@@ -290,6 +293,29 @@ func problemLinks(b *chromiumtest.Browser) {
 	b.Until(`window.isLater && document.querySelector("#detail").open && document.querySelector("#detail-title").textContent === "ap-south-1-06"`)
 	b.Press("Escape")
 	b.Until(`!document.querySelector("#detail").open`)
+}
+
+// remedyPages checks which addresses in a remedy are links: those of the documentation, in any
+// version.
+func remedyPages(t *testing.T, b *chromiumtest.Browser) {
+	t.Helper()
+	iam := docs.URL("iam.md#hosted-zones")
+	for text, want := range map[string]string{
+		"compare with " + iam + "; if it continues, wait":                                     "iam.md#hosted-zones " + iam,
+		"see (" + strings.Replace(docs.URL("runbooks/A.md"), "main", "v0.1.0-rc.1", 1) + ").": "runbooks/A.md " + strings.Replace(docs.URL("runbooks/A.md"), "main", "v0.1.0-rc.1", 1),
+		"see https://example.com/docs/iam.md":                                                 "",
+		"see https://github.com/cloud-map-mcs/other/blob/main/docs/iam.md":                    "",
+		"see javascript:alert(1)//" + strings.TrimPrefix(iam, "https:"):                       "",
+	} {
+		encoded, err := json.Marshal(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got string
+		if b.Eval(`import("/dom.js").then((m) => m.remedy(`+string(encoded)+`).filter((e) => e.href).map((e) => e.textContent + " " + e.href).join("|"))`, &got); got != want {
+			t.Errorf("the links of %q are %q, want %q", text, got, want)
+		}
+	}
 }
 
 // contextCards checks that the contexts which are not read are cards, with what is not known.

@@ -12,6 +12,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/check"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/doctor"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/show"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/docs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
@@ -261,7 +262,7 @@ func broken(n int) *fleet {
 	key := f.exports[0].Key
 	f.conflicts[key] = []string{"PortConflict: port 8080/TCP differs: the export of " + f.members[0].ClusterID + " is the oldest and decides"}
 	f.absent = []show.ClusterStatus{
-		{Context: "staging", State: "no permission", Problem: "no permission to list pods in namespace cloud-map-mcs-system", Remedy: "see the permissions"},
+		{Context: "staging", State: "no permission", Problem: "no permission to list pods in namespace cloud-map-mcs-system", Remedy: "see " + docs.URL("kubectl-mcs.md#permissions")},
 		{
 			Context: "arn:aws:eks:eu-west-1:111122223333:cluster/analytics", State: "unreachable",
 			Problem: "discovering multicluster.x-k8s.io/v1beta1: Get \"https://0123456789ABCDEF.gr7.eu-west-1.eks.amazonaws.com/apis\": dial tcp 10.3.0.7:443: i/o timeout",

@@ -103,6 +103,8 @@ func TestPageIsSelfContained(t *testing.T) {
 			t.Fatal(err)
 		}
 		rest := bytes.ReplaceAll(text, []byte(`xmlns="http://www.w3.org/2000/svg"`), nil)
+		// the pages that a remedy may link, which load nothing before the user selects one
+		rest = bytes.ReplaceAll(rest, []byte(`https:\/\/github\.com\/cloud-map-mcs\/cloud-map-mcs-controller\/blob\/`), nil)
 		for _, forbidden := range []string{"http:", "https:", "//cdn", "<style", " style=", "onclick=", "innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "@import", "url("} {
 			if bytes.Contains(rest, []byte(forbidden)) {
 				t.Errorf("%s has %q", name, forbidden)

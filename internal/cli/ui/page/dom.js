@@ -81,10 +81,15 @@ export function copyButton(text) {
 // copyable returns a text with a button that copies it.
 export const copyable = (text) => el('span', { class: 'copyable' }, el('code', {}, text), ' ', copyButton(text));
 
-// remedy returns the text of a remedy, in which each command can be copied.
-export function remedy(text) {
+// page matches the address of a page of the documentation. Texts come from other clusters, so no other address is a link.
+const page = /(https:\/\/github\.com\/cloud-map-mcs\/cloud-map-mcs-controller\/blob\/[\w.-]+\/docs\/[\w/-]+\.md(?:#[\w-]+)?)/;
+
+// remedy returns the text of a remedy, in which each command can be copied, and each page of the documentation is a link with its name.
+export const remedy = (text) => printable(text).split(page).flatMap((part, i) => (i % 2 ? el('a', { href: part, target: '_blank', rel: 'noreferrer' }, part.split('/docs/')[1]) : withCommands(part)));
+
+function withCommands(text) {
   const out = [];
-  let rest = printable(text);
+  let rest = text;
   for (const command of commands(rest)) {
     const at = rest.indexOf(command);
     out.push(rest.slice(0, at), copyable(command));
