@@ -98,7 +98,9 @@ func rates() string {
 	}
 	t := newTable("operation", "per second", "burst")
 	for _, rate := range slices.SortedFunc(maps.Keys(byRate), func(a, b api.Rate) int { return cmp.Or(cmp.Compare(b.PerSecond, a.PerSecond), b.Burst-a.Burst) }) {
-		t.row(strings.Join(byRate[rate], ", "), fmt.Sprint(rate.PerSecond), fmt.Sprint(rate.Burst))
+		for operations := range slices.Chunk(byRate[rate], 4) { // a cell is short
+			t.row(strings.Join(operations, ", "), fmt.Sprint(rate.PerSecond), fmt.Sprint(rate.Burst))
+		}
 	}
 	return t.String()
 }

@@ -69,8 +69,8 @@ func (m costModels) priceOptions() string {
 	t.row("`--unready-instances=unhealthy` (custom health)", fmt.Sprintf("%s for the reads of 1,000 changes of readiness a day; "+
 		"the price of a custom health check is not known", cost.Dollars(cost.OfRequests(changes))))
 	many := mapped.RequestsPerMinute(50, 1)["DiscoverInstances"]
-	t.row("`--cloud-map-services` (services of ECS and EC2)", fmt.Sprintf("%s for one service, at most %s for any number; "+
-		"without numbers of instances in `ListServices`, %s more for each of more than 3", cost.Dollars(cost.OfRequests(mapped.RequestsPerMinute(1, 1)["DiscoverInstances"])),
+	t.row("`--cloud-map-services` (services of ECS and EC2)", fmt.Sprintf("%s for one service, at most %s for all; "+
+		"without instance counts in `ListServices`, %s more for each after 3", cost.Dollars(cost.OfRequests(mapped.RequestsPerMinute(1, 1)["DiscoverInstances"])),
 		cost.Dollars(cost.OfRequests(many)), cost.Dollars(cost.OfRequests(cost.MappedRevisions))))
 	t.row("`--import-from-aws-controller`", fmt.Sprintf("%s for each service that legacy clusters export, and %s for each other service of the account",
 		cost.Dollars(legacyImport(1, 0)), cost.Dollars(legacyImport(0, 1))))

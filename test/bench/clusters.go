@@ -120,7 +120,7 @@ func service(name string) *corev1.Service {
 }
 
 // slice has endpoints 10.x.y.z of its own for each number.
-func slice(name string, number, endpoints int) *discoveryv1.EndpointSlice {
+func slice(name string, number int) *discoveryv1.EndpointSlice {
 	port, protocol, portName := int32(8080), corev1.ProtocolTCP, "http"
 	s := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name + "-hand", Labels: map[string]string{
@@ -129,8 +129,8 @@ func slice(name string, number, endpoints int) *discoveryv1.EndpointSlice {
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Ports:       []discoveryv1.EndpointPort{{Name: &portName, Port: &port, Protocol: &protocol}},
 	}
-	for i := range endpoints {
-		s.Endpoints = append(s.Endpoints, endpoint(number*endpoints+i))
+	for i := range endpointsPerExport {
+		s.Endpoints = append(s.Endpoints, endpoint(number*endpointsPerExport+i))
 	}
 	return s
 }

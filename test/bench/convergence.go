@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -20,74 +19,39 @@ import (
 // exportCounts are the numbers of exports that are created at once.
 var exportCounts = []int{300, 3000}
 
-// convergenceRuns replaces the number of runs unless it is 0.
-var convergenceRuns int
-
 // calm is the pause before the controllers are measured, and the duration of that measurement.
 const calm = 40 * time.Second
 
-// Runs are repeated, since other load of the machine counts; most often with few exports, which
-// converge within seconds.
-const (
-	few         = 300
-	runsOfFew   = 5
-	runsOfOther = 3
-)
+// few is the highest number of exports of which the ready delay is measured.
+const few = 300
 
 // writers is the number of concurrent requests that create objects.
 const writers = 16
 
 // convergence exports many services at once on real clusters under AWS's quotas, and measures the
 // controllers.
-func convergence(ctx context.Context, results *Results) error {
-	results.Convergence = nil
+func convergence() (units []unit) {
 	for _, registry := range strings.Split(registries, ",") {
 		for _, exports := range exportCounts {
-			result, err := convergeOften(ctx, registry, exports)
-			if err != nil {
+			units = append(units, unit{Convergence{Registry: registry, Exports: exports}.unit(), func(ctx context.Context, rows *Rows) error {
+				result, objects, err := converge(ctx, registry, exports)
+				if err != nil {
+					return err
+				}
+				took, err := writeObjects(ctx, registry, objects)
+				result.ObjectsMS = milliseconds(took)
+				fmt.Printf("%+v\n", result)
+				rows.Convergence = []Convergence{result}
 				return err
-			}
-			fmt.Printf("%+v\n", result)
-			results.Convergence = append(results.Convergence, result)
+			}})
 		}
 	}
-	return nil
+	return units
 }
 
-// convergeOften measures several runs and reports medians; CPU and memory are those of the last
-// run.
-func convergeOften(ctx context.Context, registry string, exports int) (Convergence, error) {
-	runs := convergenceRuns
-	switch {
-	case runs > 0:
-	case exports <= few:
-		runs = runsOfFew
-	default:
-		runs = runsOfOther
-	}
-	var result Convergence
-	var objects []*exportObjects
-	var imported, complete []float64
-	for run := range runs {
-		var err error
-		if result, objects, err = converge(ctx, registry, exports, run == runs-1); err != nil {
-			return result, err
-		}
-		fmt.Printf("%d exports, run %d of %d: imported after %.0f ms, everything complete after %.0f ms\n", exports, run+1, runs, result.ImportedMS, result.CompleteMS)
-		imported, complete = append(imported, result.ImportedMS), append(complete, result.CompleteMS)
-	}
-	slices.Sort(imported)
-	slices.Sort(complete)
-	result.ImportedMS, result.AllImportedMS = imported[runs/2], imported
-	result.CompleteMS, result.AllCompleteMS = complete[runs/2], complete
-	took, err := writeObjects(ctx, registry, objects)
-	result.ObjectsMS = milliseconds(took)
-	return result, err
-}
-
-// converge exports on new clusters and waits until everything is there. If detailed it also
-// measures the ready delay, CPU and memory, and returns the objects of the exports.
-func converge(ctx context.Context, registry string, exports int, detailed bool) (Convergence, []*exportObjects, error) {
+// converge exports on new clusters and waits until everything is there. It measures the ready
+// delay, CPU and memory, and returns the objects of the exports.
+func converge(ctx context.Context, registry string, exports int) (Convergence, []*exportObjects, error) {
 	result := Convergence{Registry: registry, Exports: exports, Endpoints: endpointsPerExport}
 	c, err := bringUp(ctx, registry)
 	defer c.down()
@@ -96,15 +60,12 @@ func converge(ctx context.Context, registry string, exports int, detailed bool) 
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	run, err := c.startRun(ctx, exports, detailed && registry == clusterset.CloudMap && exports <= few)
+	run, err := c.startRun(ctx, exports, registry == clusterset.CloudMap && exports <= few)
 	if err != nil {
 		return result, nil, err
 	}
 	if err := run.export(ctx, &result); err != nil {
 		return result, nil, err
-	}
-	if !detailed {
-		return result, nil, nil
 	}
 	if err := c.measureIdle(ctx, &result, run.idle, run.converged); err != nil {
 		return result, nil, err
@@ -192,7 +153,7 @@ func (c *clusters) makeServices(ctx context.Context, n int) error {
 		if err := c.exporter.Create(ctx, service(serviceName(i))); err != nil {
 			return err
 		}
-		return c.exporter.Create(ctx, slice(serviceName(i), i, endpointsPerExport))
+		return c.exporter.Create(ctx, slice(serviceName(i), i))
 	})
 	if err != nil {
 		return err

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"slices"
 	"strings"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/fleet"
@@ -21,51 +20,29 @@ var fleetSizes = []int{10, 100, 300, 1000}
 var fleetOutage = fleet.DefaultOutage
 
 // measureFleet measures one controller in fleets of several sizes.
-func measureFleet(ctx context.Context, results *Results) error {
-	assets, err := assetsFolder(ctx)
-	if err != nil {
-		return err
-	}
+func measureFleet() (units []unit) {
 	for _, registry := range strings.Split(registries, ",") {
 		for _, size := range fleetSizes {
-			result, err := fleet.Measure(ctx, fleet.Options{Controller: "bin/controller", Assets: assets, Registry: registry, Clusters: size, Outage: fleetOutage, Out: os.Stdout})
-			if err != nil {
-				return fmt.Errorf("%d clusters on %s: %w", size, registry, err)
-			}
-			f := Fleet{Result: result, Measured: newStamp(), Propagation: spread(result.Delays)}
-			for _, miss := range f.missed(0) {
-				fmt.Println("missed:", miss)
-			}
-			results.Fleet = mergeFleets(results.Fleet, []Fleet{f})
-			if err := results.save(); err != nil { // the next size may fail
-				return err
-			}
+			f := Fleet{Result: fleet.Result{Registry: registry, Clusters: size}}
+			units = append(units, unit{f.unit(), func(ctx context.Context, rows *Rows) error {
+				assets, err := assetsFolder(ctx)
+				if err != nil {
+					return err
+				}
+				result, err := fleet.Measure(ctx, fleet.Options{Controller: "bin/controller", Assets: assets, Registry: registry, Clusters: size, Outage: fleetOutage, Out: os.Stdout})
+				if err != nil {
+					return err
+				}
+				rows.Fleet = []Fleet{{Result: result, Propagation: spread(result.Delays)}}
+				return nil
+			}})
 		}
 	}
-	return writeJSON(fleetSection, results.Fleet)
+	return units
 }
 
-// mergeFleets returns the new measurements, and those before of other registries and sizes: all
-// sizes take a quarter of an hour on each registry.
-func mergeFleets(before, list []Fleet) []Fleet {
-	for _, f := range before {
-		if !slices.ContainsFunc(list, func(o Fleet) bool { return o.Registry == f.Registry && o.Clusters == f.Clusters }) {
-			list = append(list, f)
-		}
-	}
-	slices.SortFunc(list, func(a, b Fleet) int {
-		return cmp.Or(strings.Compare(a.Registry, b.Registry), cmp.Compare(a.Clusters, b.Clusters))
-	})
-	return list
-}
-
-// checkFleet returns an error if a target is missed by more than a fifth.
-func checkFleet(results *Results) error {
-	const tolerance = 0.2
-	if misses := results.missedTargets(tolerance); len(misses) > 0 {
-		return fmt.Errorf("targets missed by more than a fifth: %s", strings.Join(misses, "; "))
-	}
-	return nil
+func compareFleets(a, b Fleet) int {
+	return cmp.Or(strings.Compare(a.Registry, b.Registry), cmp.Compare(a.Clusters, b.Clusters))
 }
 
 // assetsFolder returns the folder of kube-apiserver and etcd, which the testbed builds.

@@ -2,34 +2,10 @@ package main
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/fleet"
 )
-
-// AWS's quota of DiscoverInstances, and the writes a second that it is known to accept
-// (docs/cost.md), of an account and Region.
-const (
-	accountReads  = 1000
-	accountWrites = 50
-)
-
-// fleetTargets are the targets at 1,000 clusters, which smaller fleets have to meet, too.
-var fleetTargets = []target[Fleet]{
-	{"memory at most, MiB", 512, func(f Fleet) (float64, bool) { return f.mostMemory(), true }},
-	{"CPU while nothing changes, % of a core", 5, func(f Fleet) (float64, bool) { return f.Steady.CPUPercent(), true }},
-	// A cold start of a minute is the target where the API server's writes allow that, else one and
-	// a half times what they take.
-	{"cold start, s", 60, func(f Fleet) (float64, bool) { return f.ColdMS / 1000, f.isMinuteEnough() }},
-	{"cold start to the objects alone", coldRatio, func(f Fleet) (float64, bool) { return f.coldRatio(), !f.isMinuteEnough() }},
-	{"reads of the account while nothing changes, a second", accountReads, func(f Fleet) (float64, bool) { return f.readsOfAccount(f.Steady), f.onCloudMap() }},
-	{"writes of the account while nothing changes, a second", accountWrites, func(f Fleet) (float64, bool) { return f.writesOfAccount(), f.onCloudMap() }},
-	{"propagation on Cloud Map, p99, ms", 3000, func(f Fleet) (float64, bool) { return f.Propagation.P99, f.onCloudMap() }},
-	{"propagation on etcd, p99, ms", 1000, func(f Fleet) (float64, bool) { return f.Propagation.P99, !f.onCloudMap() }},
-}
-
-const coldRatio = 1.5
 
 func (f Fleet) onCloudMap() bool { return f.Registry == clusterset.CloudMap }
 
@@ -39,10 +15,6 @@ func (f Fleet) mostMemory() float64 {
 
 func (f Fleet) coldRatio() float64 { return f.ColdMS / f.ObjectsMS }
 
-// isMinuteEnough reports whether the API server writes the objects so fast that a cold start may
-// take a minute.
-func (f Fleet) isMinuteEnough() bool { return f.ObjectsMS < 60_000/coldRatio }
-
 // readsOfAccount are the reads a second of all clusters, if each reads as the measured one.
 func (f Fleet) readsOfAccount(l fleet.Load) float64 {
 	return float64(l.Calls["DiscoverInstances"]) / l.Seconds * float64(f.Clusters)
@@ -50,11 +22,6 @@ func (f Fleet) readsOfAccount(l fleet.Load) float64 {
 
 // writesOfAccount are the heartbeats a second of all clusters.
 func (f Fleet) writesOfAccount() float64 { return float64(f.Clusters) / f.HeartbeatSeconds }
-
-// missed returns the targets that were missed by more than a share of them.
-func (f Fleet) missed(share float64) []string {
-	return missed(fleetTargets, fmt.Sprintf("%s, %d clusters", f.Registry, f.Clusters), f, share)
-}
 
 // fleetRow is a row of the table; "" is no value on this registry.
 type fleetRow struct {
@@ -114,19 +81,13 @@ func (f Fleet) cloudMapOnly(value float64) string {
 
 func (r *Results) fleetTables(p *page) {
 	p.linef("## One controller in a fleet\n")
-	p.linef("The shipped program on an API server without nodes, in a clusterset of as many clusters, each with %d services of %d endpoints in namespaces whose sizes follow a power law.", fleet.ServicesPerCluster, fleet.EndpointsPerService)
-	p.linef("`make build && go run ./test/bench -sections fleet -registries cloudmap -clusters 100` (or `etcd`) runs one size.\n")
+	p.linef("The shipped program on an API server without nodes, in a clusterset of as many clusters, each with %d services of %d endpoints in namespaces whose sizes follow a power law.\n", fleet.ServicesPerCluster, fleet.EndpointsPerService)
 	p.linef("- Ten clusters export each service. The measured cluster has a tenth of the namespaces, and does not probe paths. Most other members only write.")
-	p.linef("- Cloud Map is cloudmap-local with AWS's quotas and a consistency delay of 500 ms. Writes are compared with the 50 a second that AWS is known to accept.")
+	p.linef("- Cloud Map is cloudmap-local with AWS's quotas and a consistency delay of 500 ms.")
 	p.linef("- The heartbeat interval is longer where 12 s would make more than 25 writes a second of an account.")
 	p.linef("- When all restart, up to twenty members have changed a service. On Cloud Map reads above 1,000 a second of all clusters are refused; on etcd all clusters share two cores.\n")
 	p.linef("![memory, CPU, reads and propagation over the number of clusters](fleet.svg)\n")
 	r.fleetTable(p)
-	p.linef("Targets at 1,000 clusters: memory below 512 MiB, CPU below 5 %% of a core while nothing changes, a cold start within 60 s or one and a half times the objects alone, no quota exceeded")
-	p.linef("while nothing changes, a p99 of the propagation below 3 s on Cloud Map and 1 s on etcd.")
-	if misses := r.missedTargets(0); len(misses) > 0 {
-		p.linef("\nMissed: %s.", strings.Join(misses, "; "))
-	}
 	r.source(p, "fleet")
 }
 
@@ -151,13 +112,4 @@ func (r *Results) fleetTable(p *page) {
 		p.linef("%s", text)
 	}
 	p.linef("")
-}
-
-// missedTargets returns the targets of the section fleet that were missed by more than a share of
-// them.
-func (r *Results) missedTargets(share float64) (misses []string) {
-	for _, f := range r.Fleet {
-		misses = append(misses, f.missed(share)...)
-	}
-	return misses
 }

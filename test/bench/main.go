@@ -5,6 +5,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -18,23 +19,32 @@ import (
 	"github.com/go-logr/logr"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/bench/rules"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
 
-// section is a part of the results that can be measured by itself.
-type section struct {
-	name    string
-	measure func(context.Context, *Results) error
+var sections = []section{
+	{"micro", whole("micro", micro), table[Micro]{of: func(r *Rows) *[]Micro { return &r.Micro }, targets: microTargets}},
+	{"steady", whole("steady", steady), table[Steady]{of: func(r *Rows) *[]Steady { return &r.Steady }, targets: steadyTargets}},
+	{"propagation", propagation, table[Propagation]{of: func(r *Rows) *[]Propagation { return &r.Propagation }, targets: propagationTargets}},
+	{"convergence", convergence, table[Convergence]{of: func(r *Rows) *[]Convergence { return &r.Convergence }, targets: convergenceTargets}},
+	{fleetSection, measureFleet, table[Fleet]{of: func(r *Rows) *[]Fleet { return &r.Fleet }, targets: fleetTargets, compare: compareFleets}},
+	{latencySection, latency, table[Latency]{of: func(r *Rows) *[]Latency { return &r.Latency }, targets: latencyTargets}},
 }
 
-var sections = []section{
-	{"micro", micro},
-	{"steady", steady},
-	{"propagation", propagation},
-	{"convergence", convergence},
-	{fleetSection, measureFleet},
-	{latencySection, latency},
+// whole returns the only unit of a section.
+func whole(name string, measure func(context.Context, *Rows) error) func() []unit {
+	return func() []unit { return []unit{{name, measure}} }
 }
+
+// runs is the number of runs of each unit.
+var runs = rules.Runs
+
+// Folders of the results.
+const (
+	published = "docs/benchmarks"
+	drafts    = "dist/benchmarks"
+)
 
 // registries that the sections on real clusters measure.
 var registries = clusterset.CloudMap + "," + clusterset.Etcd
@@ -57,11 +67,12 @@ func run(ctx context.Context, args []string) error {
 		names = append(names, s.name)
 	}
 	only := flags.String("sections", strings.Join(names, ","), "sections to measure; the others keep their previous results")
-	out := flags.String("out", "docs/benchmarks", "folder of results.json, and of the page and the pictures generated from it")
+	out := flags.String("out", "", "folder of results.json, and of the page and the pictures generated from it (default "+published+", and "+drafts+" of a draft)")
+	draft := flags.Bool("draft", false, "measure a working tree with changes; the results cannot be published")
 	flags.StringVar(&registries, "registries", registries, "registries that propagation, convergence, fleet and latency measure")
 	flags.IntVar(&changesPerKind, "changes", changesPerKind, "number of changes of each kind that propagation measures, and of all changes of latency")
 	flags.Func("exports", "number of exports that convergence creates at once (repeatable; default 300 and 3000)", numbers(&exportCounts))
-	flags.IntVar(&convergenceRuns, "runs", 0, fmt.Sprintf("number of runs of convergence (default %d, and %d with more than %d exports)", runsOfFew, runsOfOther, few))
+	flags.IntVar(&runs, "runs", runs, "number of runs")
 	flags.Func("clusters", "number of clusters that fleet measures (repeatable; default 10, 100, 300 and 1000)", numbers(&fleetSizes))
 	flags.DurationVar(&fleetOutage, "outage", fleetOutage, "time that the registry of a fleet is away")
 	if err := flags.Parse(args); err != nil {
@@ -73,19 +84,25 @@ func run(ctx context.Context, args []string) error {
 			return fmt.Errorf("section %q: must be one of %s", name, strings.Join(names, ", "))
 		}
 	}
-	results, err := load(*out)
+	folder := published
+	if *draft {
+		folder = drafts
+	}
+	results, err := load(cmp.Or(*out, folder))
 	if err != nil {
 		return err
 	}
-	if err := results.measure(ctx, chosen); err != nil {
+	if err := results.measure(ctx, chosen, *draft); err != nil {
 		return err
 	}
 	// without a section: only the page and the pictures
-	if err := results.save(); err != nil || !slices.Contains(chosen, fleetSection) {
+	if err := results.save(); err != nil {
 		return err
 	}
-	fmt.Print(results.fleetText())
-	return checkFleet(results)
+	if slices.Contains(chosen, fleetSection) {
+		fmt.Print(results.fleetText())
+	}
+	return results.check(chosen)
 }
 
 // numbers returns the function of a repeatable flag, whose values replace the default.
@@ -97,22 +114,4 @@ func numbers(list *[]int) func(string) error {
 		*list = chosen
 		return err
 	}
-}
-
-// measure measures sections, and saves the results after each.
-func (r *Results) measure(ctx context.Context, chosen []string) error {
-	for _, s := range sections {
-		if !slices.Contains(chosen, s.name) {
-			continue
-		}
-		fmt.Printf("== %s\n", s.name)
-		if err := s.measure(ctx, r); err != nil {
-			return fmt.Errorf("measuring %s: %w", s.name, err)
-		}
-		r.Measured[s.name] = newStamp()
-		if err := r.save(); err != nil {
-			return err
-		}
-	}
-	return nil
 }

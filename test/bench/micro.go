@@ -25,14 +25,13 @@ var microRuns = []struct {
 }
 
 // micro runs the benchmarks of the hot code.
-func micro(ctx context.Context, results *Results) error {
-	results.Micro = nil
+func micro(ctx context.Context, rows *Rows) error {
 	for _, r := range microRuns {
 		out, err := exec.CommandContext(ctx, "go", append([]string{"test", "-run", "^$", "-benchmem", "-bench", r.pattern}, r.packages...)...).CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
-		results.Micro = append(results.Micro, parseMicro(string(out))...)
+		rows.Micro = append(rows.Micro, parseMicro(string(out))...)
 	}
 	return nil
 }

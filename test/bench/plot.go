@@ -158,14 +158,14 @@ type fleetLine struct {
 }
 
 var fleetPanels = []fleetPanel{
-	{"memory at most, MiB", 50, 1000, 512, 0, []fleetLine{{"", Fleet.mostMemory, false}}},
-	{"CPU, % of a core, while nothing changes and in a rollout", 0.1, 100, 5, 0, []fleetLine{
+	{"memory at most, MiB", 50, 1000, limitOf(fleetSection, "memory, MiB"), 0, []fleetLine{{"", Fleet.mostMemory, false}}},
+	{"CPU, % of a core, while nothing changes and in a rollout", 0.1, 100, limitOf(fleetSection, "idle CPU, %"), 0, []fleetLine{
 		{"", func(f Fleet) float64 { return f.Steady.CPUPercent() }, false}, {"rollout", func(f Fleet) float64 { return f.Rollout.CPUPercent() }, false},
 	}},
-	{"reads a second of all clusters, and the quota", 1, 100_000, accountReads, 0, []fleetLine{
+	{"reads a second of all clusters, and the quota", 1, 100_000, limitOf(fleetSection, "idle reads a second"), 0, []fleetLine{
 		{"", func(f Fleet) float64 { return f.readsOfAccount(f.Steady) }, true}, {"rollout", func(f Fleet) float64 { return f.readsOfAccount(f.Rollout) }, true},
 	}},
-	{"propagation, ms, p50 and p99", 5, 10_000, 3000, 1000, []fleetLine{
+	{"propagation, ms, p50 and p99", 5, 10_000, limitOf(fleetSection, "p99 on Cloud Map, ms"), limitOf(fleetSection, "p99 on etcd, ms"), []fleetLine{
 		{"p50", func(f Fleet) float64 { return f.Propagation.P50 }, false}, {"p99", func(f Fleet) float64 { return f.Propagation.P99 }, false},
 	}},
 }

@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -24,6 +26,9 @@ const (
 	// parallel is the number of services, and of concurrent changes unless the result has another
 	// number.
 	parallel = 8
+	// calmDown is the pause before a row: polls are relaxed 30 s after a claim, and a peer whose
+	// port is blocked is silent after 7 s.
+	calmDown = time.Minute
 	// changeTimeout is the timeout of one change.
 	changeTimeout = 30 * time.Second
 )
@@ -39,8 +44,7 @@ func kindsOf(round int) []string {
 
 // propagation measures on real clusters: on Cloud Map for each consistency delay, with peer
 // notifications and with their port blocked, and on etcd.
-func propagation(ctx context.Context, results *Results) error {
-	results.Propagation = nil
+func propagation() (units []unit) {
 	for _, on := range []struct {
 		registry string
 		delay    time.Duration
@@ -48,13 +52,13 @@ func propagation(ctx context.Context, results *Results) error {
 		if !strings.Contains(registries, on.registry) {
 			continue
 		}
-		list, err := propagationOn(ctx, on.registry, on.delay)
-		if err != nil {
+		name := Propagation{Registry: on.registry, DelayMS: int(on.delay.Milliseconds())}.unit()
+		units = append(units, unit{name, func(ctx context.Context, rows *Rows) (err error) {
+			rows.Propagation, err = propagationOn(ctx, on.registry, on.delay)
 			return err
-		}
-		results.Propagation = append(results.Propagation, list...)
+		}})
 	}
-	return nil
+	return units
 }
 
 func propagationOn(ctx context.Context, registry string, delay time.Duration) ([]Propagation, error) {
@@ -105,27 +109,93 @@ func atOnce(registry string, delay time.Duration, notifications bool) []int {
 
 // measure returns p with the results of each kind of change.
 func (c *clusters) measure(ctx context.Context, im *imports, p Propagation) (list []Propagation, err error) {
-	if err := pause(ctx, settle); err != nil {
+	if err := pause(ctx, calmDown); err != nil {
 		return nil, err
 	}
+	alone, err := c.floor(ctx, im, p.AtOnce)
+	if err != nil {
+		return nil, fmt.Errorf("measuring the floor: %w", err)
+	}
+	p.FloorMS = spread(alone).P50
 	samples, err := c.changes(ctx, im, p.AtOnce)
 	if err != nil {
 		return nil, err
 	}
 	for _, kind := range []string{"add", "remove", "ready flip"} {
 		p.Change, p.Spread = kind, spread(samples[kind])
-		fmt.Printf("%s, delay %d ms, notifications %v, %d at once, %s: p50 %v p90 %v p99 %v max %v ms\n",
-			p.Registry, p.DelayMS, p.Notifications, p.AtOnce, kind, p.P50, p.P90, p.P99, p.Max)
+		fmt.Printf("%s, delay %d ms, notifications %v, %d at once, %s: p50 %v p90 %v p99 %v max %v ms, floor %v ms\n",
+			p.Registry, p.DelayMS, p.Notifications, p.AtOnce, kind, p.P50, p.P90, p.P99, p.Max, p.FloorMS)
 		list = append(list, p)
 	}
 	return list, nil
+}
+
+// floorChanges is the number of changes of the floor.
+const floorChanges = 48
+
+// floor returns the times that changes take without controllers: the EndpointSlice of a service
+// that is not exported is written to the exporting cluster and then, as if it were imported, to the
+// importing one, whose watch shows it.
+func (c *clusters) floor(ctx context.Context, im *imports, atOnce int) (samples []time.Duration, err error) {
+	var mu sync.Mutex
+	group, ctx := errgroup.WithContext(ctx)
+	for i := range atOnce {
+		group.Go(func() error {
+			exported, imported := slice(fmt.Sprintf("floor-%d", i), i), slice(fmt.Sprintf("imported-floor-%d", i), i)
+			imported.Labels[mcsv1beta1.LabelSourceCluster] = "cls1"
+			if err := errors.Join(createOnce(ctx, c.exporter, exported), createOnce(ctx, c.importer, imported)); err != nil {
+				return err
+			}
+			for n := range floorChanges / atOnce {
+				took, err := c.changeAlone(ctx, im, exported, imported, endpoint(200_000+int(floors.Add(1))))
+				if err != nil {
+					return fmt.Errorf("change %d: %w", n, err)
+				}
+				mu.Lock()
+				samples = append(samples, took)
+				mu.Unlock()
+			}
+			return nil
+		})
+	}
+	return samples, group.Wait()
+}
+
+// floors counts the changes of the floor: each adds an endpoint of its own.
+var floors atomic.Int64
+
+func createOnce(ctx context.Context, c client.Client, s *discoveryv1.EndpointSlice) error {
+	return client.IgnoreAlreadyExists(c.Create(ctx, s.DeepCopy()))
+}
+
+// changeAlone makes a change of the floor.
+func (c *clusters) changeAlone(ctx context.Context, im *imports, exported, imported *discoveryv1.EndpointSlice, added discoveryv1.Endpoint) (time.Duration, error) {
+	if err := pause(ctx, rand.N(rest)); err != nil {
+		return 0, err
+	}
+	with := func(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+		s = s.DeepCopy()
+		s.Endpoints = append(s.Endpoints, added)
+		return s
+	}
+	began := time.Now()
+	if err := c.exporter.Update(ctx, with(exported)); err != nil {
+		return 0, err
+	}
+	if err := c.importer.Update(ctx, with(imported)); err != nil {
+		return 0, err
+	}
+	err := im.until(ctx, "the EndpointSlice "+imported.Name, changeTimeout, func(all map[string]*discoveryv1.EndpointSlice) bool {
+		return shows(all, added.Addresses[0], "add")
+	})
+	return time.Since(began), err
 }
 
 // exportServices creates and exports the services that the measurement changes.
 func (c *clusters) exportServices(ctx context.Context, im *imports) error {
 	for i := range parallel {
 		name := serviceName(i)
-		for _, obj := range []client.Object{service(name), slice(name, i, endpointsPerExport), serviceExport(name)} {
+		for _, obj := range []client.Object{service(name), slice(name, i), serviceExport(name)} {
 			if err := c.exporter.Create(ctx, obj); err != nil {
 				return err
 			}
@@ -192,7 +262,7 @@ func (c *clusters) change(ctx context.Context, im *imports, number, round int, k
 		return 0, err
 	}
 	name := serviceName(number)
-	wanted := slice(name, number, endpointsPerExport)
+	wanted := slice(name, number)
 	added := endpoint(100_000 + number*changesPerKind + round)
 	address := added.Addresses[0]
 	if kind != "remove" {

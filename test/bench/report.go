@@ -7,6 +7,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/cost"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/bench/rules"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
 
@@ -17,21 +18,6 @@ var legacy = struct {
 	addP50, addP99 float64         // ms
 	converge300    float64         // s, of 300 exports of 10 endpoints
 }{map[int]float64{1: 20, 50: 509, 300: 3013}, 4200, 6000, 631}
-
-// propagationTarget returns the target of a row of the propagation table: p99 in ms.
-func propagationTarget(p Propagation) float64 {
-	switch {
-	case p.Registry != clusterset.CloudMap:
-		return 250
-	case p.Notifications && p.DelayMS == 0:
-		return 400
-	case p.Notifications:
-		return 1200
-	case p.DelayMS == 0:
-		return 1500
-	}
-	return 2200
-}
 
 // pages returns the files that show the results, by name.
 func (r *Results) pages() map[string]string {
@@ -47,11 +33,46 @@ type page struct{ strings.Builder }
 
 func (p *page) linef(format string, args ...any) { fmt.Fprintf(p, format+"\n", args...) }
 
+// markdown returns the page, in whose tables the numbers that differ between runs have their range.
 func (r *Results) markdown() string {
+	isRow := func(line string) bool { return strings.HasPrefix(line, "|") }
+	most := 0
+	for _, runs := range r.Runs {
+		most = max(most, len(runs))
+	}
+	var others [][]string // the rows of each run
+	for n := range most {
+		rows := slices.DeleteFunc(strings.Split(r.run(n).text(), "\n"), func(line string) bool { return !isRow(line) })
+		others = append(others, rows)
+	}
+	lines, row := strings.Split(r.text(), "\n"), 0
+	for i, line := range lines {
+		if !isRow(line) {
+			continue
+		}
+		var same []string
+		for _, rows := range others {
+			same = append(same, rows[row])
+		}
+		lines[i] = withRange(line, same)
+		row++
+	}
+	return strings.Join(lines, "\n")
+}
+
+// text returns the page without ranges.
+func (r *Results) text() string {
 	p := &page{}
 	p.linef("# Benchmarks\n")
-	p.linef("`make bench` measures and writes this page; `make bench SECTIONS=steady` measures one section. [results.json](results.json) has all values, also the steps of a change (`latency`)")
-	p.linef("and the hot code (`micro`). The legacy controller is the AWS Cloud Map MCS Controller for K8s on the same testbed.\n")
+	p.linef("`make bench` measures and writes this page; `make bench SECTIONS=steady` measures one section. [results.json](results.json) has all runs, also of the steps of a change (`latency`)")
+	p.linef("and the hot code (`micro`). A row is the median run, with the range of three, and [void](../../test/bench/rules/void.go) unless machine and floor were steady.")
+	p.linef("The legacy controller is the AWS Cloud Map MCS Controller for K8s on the same testbed.\n")
+	for _, name := range []string{"micro", latencySection} {
+		p.linef("`%s`: %s\n", name, targetsText(name))
+	}
+	if raw, err := r.json(); err == nil && len(rules.Commits(raw)) > 1 {
+		p.linef("**The rows are of %d commits**; a release needs one.\n", len(rules.Commits(raw)))
+	}
 	if len(r.Steady) > 0 {
 		r.steadyTable(p)
 	}
@@ -67,13 +88,30 @@ func (r *Results) markdown() string {
 	return p.String()
 }
 
-// source prints when, where and from which commit a section was measured.
-func (r *Results) source(p *page, section string) {
-	if s, ok := r.Measured[section]; ok {
-		p.linef("\n%s, commit %s, %d cores of %s, Linux %s, %s, load average %s.\n", s.Date, s.Commit, s.Cores, s.CPU, s.Kernel, s.Go, s.Load)
-		if s.Note != "" {
-			p.linef("%s\n", s.Note)
+// source prints the targets of a section and which rows missed them, when, where and from which
+// commit it was measured, and which rows are void.
+func (r *Results) source(p *page, name string) {
+	p.linef("\n%s", targetsText(name))
+	if misses := sectionOf(name).table.missed(r, name); len(misses) > 0 {
+		p.linef("\nMissed, with the target: %s.", strings.Join(misses, "; "))
+	}
+	origins := r.origins(sectionOf(name))
+	for _, o := range origins {
+		rows := ""
+		switch {
+		case len(origins) == 1:
+		case len(o.units) == 0:
+			rows = "Rows without a range: "
+		default:
+			rows = strings.Join(o.units, ", ") + ": "
 		}
+		p.linef("\n%s%s, commit %s, %d cores of %s, Linux %s, %s, load average %s.\n", rows, o.Date, o.Commit, o.Cores, o.CPU, o.Kernel, o.Go, o.Load)
+		if o.Note != "" {
+			p.linef("%s\n", o.Note)
+		}
+	}
+	if rows := sectionOf(name).table.void(r); len(rows) > 0 {
+		p.linef("**Void**, %s.\n", strings.Join(rows, "; "))
 	}
 }
 
@@ -82,7 +120,7 @@ func (r *Results) steadyTable(p *page) {
 	with, without := cost.Models(settings.PollInterval, settings.PollIntervalWithNotifications, settings.HeartbeatInterval, settings.StaleAfter)
 	p.linef("## Calls while nothing changes\n")
 	p.linef("Cloud Map calls per minute and cluster, counted for %v, without the instance view ([cost](../cost.md#requests)): %g and %g by design, plus one search", window, with.TotalPerMinute(), without.TotalPerMinute())
-	p.linef("for leftovers at the start. Targets: at most 6 with peer notifications, 75 without.\n")
+	p.linef("for leftovers at the start.\n")
 	p.linef("![calls per minute and cluster](calls.svg)\n")
 	p.linef("| exports of %d endpoints | with peer notifications: %s | without: %[2]s | legacy controller |", endpointsPerExport, r.clusterCounts())
 	p.linef("| ---: | ---: | ---: | ---: |")
@@ -131,17 +169,24 @@ func (r *Results) callsOf(exports int, notifications bool) string {
 func (r *Results) propagationTable(p *page) {
 	fewest := slices.MinFunc(r.Propagation, func(a, b Propagation) int { return a.Samples - b.Samples }).Samples
 	p.linef("## From an endpoint to the other cluster\n")
-	p.linef("Milliseconds from the write of an EndpointSlice in one cluster until a watch in the other shows the imported one, for endpoints that are added, that are removed, and whose readiness")
-	p.linef("changes: at least %d changes each. Blocked: the nodes drop the UDP port of peer notifications. etcd does not wait for the disk.\n", fewest)
+	p.linef("Milliseconds from the write of an EndpointSlice until a watch in the other cluster shows the imported one, for endpoints that are added, removed, and change their readiness,")
+	p.linef("at least %d of each. Blocked: the nodes drop the UDP port of peer notifications. etcd does not wait for the disk.\n", fewest)
 	p.linef("![time to the imported EndpointSlice](propagation.svg)\n")
-	p.linef("| registry | consistency delay | notifications | services at once | p50 | p99 | target for p99 |")
-	p.linef("| --- | ---: | --- | ---: | ---: | ---: | ---: |")
+	hasFloor := slices.ContainsFunc(r.Propagation, func(s Propagation) bool { return s.FloorMS > 0 })
+	floor := func(text string) string { // results of before the floor was measured have none
+		if !hasFloor {
+			return ""
+		}
+		return " " + text + " |"
+	}
+	p.linef("| registry | consistency delay | notifications | services at once | p50 | p99 |%s", floor("floor, p50"))
+	p.linef("| --- | ---: | --- | ---: | ---: | ---: |%s", floor("---:"))
 	for _, row := range r.propagationRows() {
 		s := row[0]
-		p.linef("| %s | %d | %s | %d | %s | %s | %.0f |", s.Registry, s.DelayMS, s.notifications(), s.AtOnce, cells(row, func(s Propagation) float64 { return s.P50 }),
-			cells(row, func(s Propagation) float64 { return s.P99 }), propagationTarget(s))
+		p.linef("| %s | %d | %s | %d | %s | %s |%s", s.Registry, s.DelayMS, s.notifications(), s.AtOnce, cells(row, func(s Propagation) float64 { return s.P50 }),
+			cells(row, func(s Propagation) float64 { return s.P99 }), floor(floorText(s.FloorMS)))
 	}
-	p.linef("| legacy controller | 0 | | | %[1]d, %[1]d, never | %[2]d, %[2]d, never | |", int(legacy.addP50), int(legacy.addP99))
+	p.linef("| legacy controller | 0 | | | %[1]d, %[1]d, never | %[2]d, %[2]d, never |%[3]s", int(legacy.addP50), int(legacy.addP99), floor(""))
 	r.source(p, "propagation")
 }
 
@@ -183,11 +228,11 @@ func (s Propagation) notifications() string {
 func (r *Results) convergenceTable(p *page) {
 	p.linef("## From nothing, and what it takes\n")
 	p.linef("Seconds from the first ServiceExport on two clusters that share the machine, whose CPU is the limit, under AWS's quotas. The controller-managers may send 100 requests a second (20 by")
-	p.linef("default), and etcd does not wait for the disk. Medians of %d runs, of %d with more than %d exports.\n", runsOfFew, runsOfOther, few)
-	p.linef("- Imported: the other cluster has all imports with all endpoints. Complete: the objects of both clusters have their conditions, too.")
-	p.linef("- Objects alone: one client writes the same objects without controllers. Ratio is complete to objects alone.")
+	p.linef("default), and etcd does not wait for the disk.\n")
+	p.linef("- Imported: the other cluster has all imports with all endpoints. Complete: both clusters have all conditions, too.")
+	p.linef("- Objects alone: one client writes the same objects without controllers. Ratio is complete to that.")
 	p.linef("- Ready delay: p50 and p99 from when the registry shows an export to the Ready condition of its ServiceExport.")
-	p.linef("- Memory and CPU are those of the exporter and the importer, CPU per minute when nothing changes except the instance view.\n")
+	p.linef("- Memory and CPU are those of exporter and importer, per minute while only the instance view changes.\n")
 	p.linef("| registry | exports of %d endpoints | created | imported (all runs) | complete (all runs) | objects alone | ratio | ready delay | legacy controller | RSS, MiB | CPU until imported, s | CPU per minute, s |", endpointsPerExport)
 	p.linef("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
 	for _, c := range r.Convergence {
@@ -200,34 +245,18 @@ func (r *Results) convergenceTable(p *page) {
 			c.CreatedMS/1000, medianAndRange(c.ImportedMS, c.AllImportedMS), medianAndRange(c.CompleteMS, c.AllCompleteMS), objects, ratio, c.readyDelay(), before,
 			c.Exporter.RSSMiB, c.Importer.RSSMiB, c.Exporter.CPUConverging, c.Importer.CPUConverging, c.Exporter.CPUPerMinute, c.Importer.CPUPerMinute)
 	}
-	p.linef("\nTargets: imported within 6 s (300) and 60 s (3,000), a ratio of at most 1.5, a ready delay of at most 5 s (p99) at 300, at most 150 MiB at 3,000 imports of 10 endpoints.")
-	var misses []string
-	for _, c := range r.Convergence {
-		misses = append(misses, missed(convergenceTargets, fmt.Sprintf("%s, %d exports", c.Registry, c.Exports), c, 0)...)
-	}
-	if len(misses) > 0 {
-		p.linef("\nMissed: %s.", strings.Join(misses, "; "))
-	}
 	r.source(p, "convergence")
 }
 
-// convergenceTargets are the targets of the section convergence, at the numbers of exports that it
-// measures by default.
-var convergenceTargets = []target[Convergence]{
-	{"imported, s", 6, func(c Convergence) (float64, bool) { return c.ImportedMS / 1000, c.Exports == 300 }},
-	{"imported, s", 60, func(c Convergence) (float64, bool) { return c.ImportedMS / 1000, c.Exports == 3000 }},
-	{"ratio", 1.5, func(c Convergence) (float64, bool) { return c.CompleteMS / c.ObjectsMS, c.ObjectsMS > 0 }},
-	{"ready delay, p99, s", 5, func(c Convergence) (float64, bool) {
-		if c.ReadyDelay == nil {
-			return 0, false
-		}
-		return c.ReadyDelay.P99 / 1000, c.Exports == 300
-	}},
-	{"memory of the exporter, MiB", 150, func(c Convergence) (float64, bool) { return c.Exporter.RSSMiB, c.Exports == 3000 }},
-	{"memory of the importer, MiB", 150, func(c Convergence) (float64, bool) { return c.Importer.RSSMiB, c.Exports == 3000 }},
-}
-
 const notMeasured = "–"
+
+// floorText returns a floor in milliseconds. It is 0 in results of before floors were measured.
+func floorText(ms float64) string {
+	if ms == 0 {
+		return notMeasured
+	}
+	return fmt.Sprintf("%.0f", ms)
+}
 
 // medianAndRange returns a median and the range of all runs, in seconds.
 func medianAndRange(median float64, all []float64) string {

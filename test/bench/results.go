@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -19,17 +18,36 @@ import (
 
 // Results is results.json. Durations are in milliseconds.
 type Results struct {
-	// Measured is the origin of each section.
-	Measured    map[string]Stamp `json:"measured"`
-	Micro       []Micro          `json:"micro"`
-	Steady      []Steady         `json:"steady"`
-	Propagation []Propagation    `json:"propagation"`
-	Convergence []Convergence    `json:"convergence"`
-	Fleet       []Fleet          `json:"fleet,omitempty"`
-	Latency     []Latency        `json:"latency,omitempty"`
+	// Measured is the origin of the rows of each section that have no runs: results of before runs
+	// were kept.
+	Measured map[string]Stamp `json:"measured"`
+	// Rows are the rows of the median runs.
+	Rows
+	// Runs are all runs of each unit, in their order. Results of before they were kept have none.
+	Runs map[string][]Run `json:"runs,omitempty"`
 
-	// folder is where they are saved.
-	folder string
+	// folder is where they are saved, commit what is measured.
+	folder, commit string
+}
+
+// Rows are the rows of the sections.
+type Rows struct {
+	Micro       []Micro       `json:"micro,omitempty"`
+	Steady      []Steady      `json:"steady,omitempty"`
+	Propagation []Propagation `json:"propagation,omitempty"`
+	Convergence []Convergence `json:"convergence,omitempty"`
+	Fleet       []Fleet       `json:"fleet,omitempty"`
+	Latency     []Latency     `json:"latency,omitempty"`
+}
+
+// Run is one measurement of a unit.
+type Run struct {
+	Stamp Stamp `json:"stamp"`
+	// ClockMS are the times of a fixed computation before and after it, Others is the percentage of
+	// processor time that other programs used before or after it, whichever is more.
+	ClockMS [2]float64 `json:"clockMS"`
+	Others  float64    `json:"othersPercent"`
+	Rows
 }
 
 // Stamp is the origin of the numbers of a section.
@@ -75,6 +93,8 @@ type Propagation struct {
 	// AtOnce is the number of services that changed at the same time, each again within a second.
 	AtOnce int    `json:"atOnce"`
 	Change string `json:"change"`
+	// FloorMS is the median of the same writes to both API servers without controllers.
+	FloorMS float64 `json:"floorMS,omitempty"`
 	Spread
 }
 
@@ -95,12 +115,11 @@ type Convergence struct {
 	// CreatedMS is the time in which the API server accepted all ServiceExports, ImportedMS the
 	// time until the other cluster had every import with its endpoints, CompleteMS the time until
 	// everything was there: also the exporter's own imports, and the conditions of every
-	// ServiceExport and ServiceImport. All begin with the first ServiceExport. ImportedMS and
-	// CompleteMS are medians of all runs, which AllImportedMS and AllCompleteMS have sorted; the
-	// other values are of the last run.
+	// ServiceExport and ServiceImport. All begin with the first ServiceExport. AllImportedMS and
+	// AllCompleteMS are those of all runs, in results of before the runs were kept.
 	CreatedMS     float64   `json:"createdMS"`
 	ImportedMS    float64   `json:"importedMS"`
-	AllImportedMS []float64 `json:"allImportedMS"`
+	AllImportedMS []float64 `json:"allImportedMS,omitempty"`
 	CompleteMS    float64   `json:"completeMS"`
 	AllCompleteMS []float64 `json:"allCompleteMS,omitempty"`
 	// ObjectsMS is the time in which one client writes the objects that CompleteMS waits for, and
@@ -129,8 +148,8 @@ type Usage struct {
 // Fleet is the measurement of one controller in a fleet.
 type Fleet struct {
 	fleet.Result
-	// Measured is the origin: sizes and registries are measured one by one.
-	Measured Stamp `json:"measured"`
+	// Measured is the origin, in results of before the runs were kept.
+	Measured Stamp `json:"measured,omitzero"`
 	// Propagation is the time from a change of an endpoint at a member to the imported
 	// EndpointSlice.
 	Propagation Spread `json:"propagation"`
@@ -140,7 +159,48 @@ type Fleet struct {
 type Latency struct {
 	Registry string `json:"registry"`
 	Step     string `json:"step"`
+	// FloorMS is the median of the same writes without controllers, beside all steps together.
+	FloorMS float64 `json:"floorMS,omitempty"`
 	Spread
+}
+
+func (m Micro) unit() string    { return "micro" }
+func (m Micro) name() string    { return m.Name }
+func (m Micro) figure() float64 { return m.Nanoseconds }
+func (m Micro) floor() *floor   { return nil }
+
+func (s Steady) unit() string { return "steady" }
+func (s Steady) name() string {
+	return fmt.Sprintf("%d exports, %d clusters, notifications %v", s.Exports, s.Clusters, s.Notifications)
+}
+func (s Steady) figure() float64 { return s.PerMinute }
+func (s Steady) floor() *floor   { return nil }
+
+func (p Propagation) unit() string { return fmt.Sprintf("propagation %s %d", p.Registry, p.DelayMS) }
+func (p Propagation) name() string {
+	return fmt.Sprintf("%s, delay %d ms, notifications %v, %d at once, %s", p.Registry, p.DelayMS, p.Notifications, p.AtOnce, p.Change)
+}
+func (p Propagation) figure() float64 { return p.P99 }
+func (p Propagation) floor() *floor   { return &floor{p.P50, p.FloorMS} }
+
+func (c Convergence) unit() string    { return fmt.Sprintf("convergence %s %d", c.Registry, c.Exports) }
+func (c Convergence) name() string    { return fmt.Sprintf("%s, %d exports", c.Registry, c.Exports) }
+func (c Convergence) figure() float64 { return c.CompleteMS }
+func (c Convergence) floor() *floor   { return &floor{c.CompleteMS, c.ObjectsMS} }
+
+func (f Fleet) unit() string    { return fmt.Sprintf("fleet %s %d", f.Registry, f.Clusters) }
+func (f Fleet) name() string    { return fmt.Sprintf("%s, %d clusters", f.Registry, f.Clusters) }
+func (f Fleet) figure() float64 { return f.ColdMS }
+func (f Fleet) floor() *floor   { return &floor{f.ColdMS, f.ObjectsMS} }
+
+func (l Latency) unit() string    { return "latency " + l.Registry }
+func (l Latency) name() string    { return l.Registry + ", " + l.Step }
+func (l Latency) figure() float64 { return l.P50 }
+func (l Latency) floor() *floor {
+	if l.Step != fleet.TotalStep {
+		return nil
+	}
+	return &floor{l.P50, l.FloorMS}
 }
 
 // spread sorts samples.
@@ -161,7 +221,7 @@ const resultsFile = "results.json"
 
 // load reads the previous results.
 func load(folder string) (*Results, error) {
-	results := &Results{Measured: map[string]Stamp{}, folder: folder}
+	results := &Results{Measured: map[string]Stamp{}, Runs: map[string][]Run{}, folder: folder}
 	raw, err := os.ReadFile(filepath.Join(folder, resultsFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return results, nil
@@ -175,9 +235,11 @@ func load(folder string) (*Results, error) {
 	return results, nil
 }
 
+func (r *Results) json() ([]byte, error) { return json.MarshalIndent(r, "", "  ") }
+
 // save writes results.json, README.md and the pictures.
 func (r *Results) save() error {
-	raw, err := json.MarshalIndent(r, "", "  ")
+	raw, err := r.json()
 	if err != nil {
 		return err
 	}
@@ -192,24 +254,16 @@ func (r *Results) save() error {
 	return os.WriteFile(filepath.Join(r.folder, resultsFile), append(raw, '\n'), 0o644)
 }
 
-func newStamp() Stamp {
+func newStamp(commit string) Stamp {
 	return Stamp{
 		Date:   time.Now().UTC().Format(time.DateOnly),
-		Commit: commit(),
+		Commit: commit,
 		CPU:    cpuName(),
 		Cores:  runtime.NumCPU(),
 		Kernel: firstLine("/proc/sys/kernel/osrelease"),
 		Go:     runtime.Version(),
 		Load:   strings.Fields(firstLine("/proc/loadavg") + " - -")[1],
 	}
-}
-
-func commit() string {
-	out, err := exec.Command("git", "rev-parse", "--short", "HEAD").Output()
-	if err != nil {
-		return "unknown"
-	}
-	return strings.TrimSpace(string(out))
 }
 
 func firstLine(path string) string {

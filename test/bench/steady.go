@@ -38,7 +38,7 @@ const (
 // steady counts the calls of clustersets of several sizes while nothing changes: real registries
 // with the real SDK and their default settings against cloudmap-local, all in this process. One
 // cluster exports everything.
-func steady(ctx context.Context, results *Results) error {
+func steady(ctx context.Context, rows *Rows) error {
 	// The SDK needs credentials; cloudmap-local accepts any.
 	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "AKIDBENCH", "AWS_SECRET_ACCESS_KEY": "bench", "AWS_EC2_METADATA_DISABLED": "true"} {
 		if err := os.Setenv(name, value); err != nil {
@@ -59,7 +59,7 @@ func steady(ctx context.Context, results *Results) error {
 		group.Go(func() error { return list[i].measure(ctx) })
 	}
 	err := group.Wait()
-	results.Steady = list
+	rows.Steady = list
 	return err
 }
 

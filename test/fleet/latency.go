@@ -44,10 +44,12 @@ type Step struct {
 	Durations []time.Duration
 }
 
-// The last steps of MeasureLatency: the one that no trace has, and all steps.
+// The last steps of MeasureLatency: the one that no trace has, all steps, and the floor: writes of
+// the same EndpointSlices to both API servers without the controllers.
 const (
 	SeenStep  = "seen by a watch"
 	TotalStep = "all steps"
+	FloorStep = "EndpointSlices alone"
 )
 
 const (
@@ -76,7 +78,12 @@ func MeasureLatency(ctx context.Context, options LatencyOptions) (steps []Step, 
 	if err := r.change(ctx); err != nil {
 		return nil, r.problem(err)
 	}
-	return r.stepsOf(tracingtest.ByTrace(r.receiver.Spans()))
+	floor, err := r.floor(ctx)
+	if err != nil {
+		return nil, r.problem(err)
+	}
+	steps, err = r.stepsOf(tracingtest.ByTrace(r.receiver.Spans()))
+	return append(steps, Step{FloorStep, floor}), err
 }
 
 type latencyRun struct {
@@ -239,6 +246,39 @@ func (r *latencyRun) change(ctx context.Context) error {
 	return pause(ctx, flush)
 }
 
+// floor writes as many EndpointSlices of a service that is not exported to the exporting API server
+// and then to the importing one, and returns the times until its watch showed them.
+func (r *latencyRun) floor(ctx context.Context) (durations []time.Duration, err error) {
+	of := func(v int) *discoveryv1.EndpointSlice {
+		s := latencySlice(v)
+		s.Name += "-floor"
+		s.Labels[discoveryv1.LabelServiceName] += "-floor"
+		s.Labels[mcsv1beta1.LabelSourceCluster] = exporterID // the view shows these only
+		return s
+	}
+	if err := errors.Join(r.exporter.client.Create(ctx, of(0)), r.importer.client.Create(ctx, of(0))); err != nil {
+		return nil, err
+	}
+	for v := r.options.Changes + 1; v <= 2*r.options.Changes; v++ {
+		if err := pause(ctx, rand.N(r.options.Rest)); err != nil {
+			return nil, err
+		}
+		began := time.Now()
+		if err := r.exporter.client.Update(ctx, of(v)); err != nil {
+			return nil, err
+		}
+		if err := r.importer.client.Update(ctx, of(v)); err != nil {
+			return nil, err
+		}
+		seen, err := r.view.await(ctx, marker(v), time.Minute)
+		if err != nil {
+			return nil, err
+		}
+		durations = append(durations, seen.Sub(began))
+	}
+	return durations, nil
+}
+
 // mark is a point in time in a trace: when a span began or ended.
 type mark struct {
 	// step is the time until it.
@@ -257,12 +297,8 @@ var latencyMarks = map[string][]mark{
 		{"page written", tracing.WritePage, true},
 		{"own record awaited", tracing.WriteRecord, false},
 		{"own record signed and written", tracing.WriteRecord, true},
-		{"notification sent and received", tracing.AwaitRead, false},
-		{"read awaited", tracing.ReadMembers, false},
-		{"members read", tracing.ReadMembers, true},
-		{"members verified", tracing.ReadPage, false},
-		{"page read", tracing.ReadPage, true},
-		{"page verified and decoded", tracing.Decode, true},
+		{"page sent and received", tracing.ReceivePage, false},
+		{"page verified and decoded", tracing.ReceivePage, true},
 		{"key requeued, reconcile", tracing.Import, false},
 		{"looked up, planned", tracing.WriteSlices, false},
 		{"EndpointSlice written", tracing.WriteSlices, true},
