@@ -46,6 +46,11 @@ bin/promtool: hack/promtool/go.mod hack/promtool/go.sum
 	go build -C hack/promtool -tags remove_all_sd -ldflags '-s -w' -o ../../bin/promtool github.com/prometheus/prometheus/cmd/promtool
 	@touch $@
 
+# The Lua interpreter of Argo CD, for the tests of its health checks; pinned in hack/lua/go.mod.
+bin/glua: hack/lua/go.mod hack/lua/go.sum
+	go build -C hack/lua -ldflags '-s -w' -o ../../bin/glua github.com/yuin/gopher-lua/cmd/glua
+	@touch $@
+
 # The real etcdutl, for the scenarios that restore a snapshot; pinned in hack/etcd/go.mod.
 bin/etcdutl: hack/etcd/go.mod hack/etcd/go.sum
 	go build -C hack/etcd -ldflags '-s -w' -o ../../bin/etcdutl go.etcd.io/etcd/etcdutl/v3
@@ -120,24 +125,30 @@ aws-acceptance: ## Find out how AWS Cloud Map behaves in an account, for some ce
 	  $(if $(RATES),--rates) $(if $(YES),--yes) $(if $(SWEEP),--sweep) $(if $(ENDPOINT),--endpoint $(ENDPOINT))
 
 .PHONY: test
-test: unit model browser faults e2e ## Run every test: unit, registries, a real API server, small worlds, a browser, random faults, scenarios on real clusters
+test: unit model race-fast browser faults e2e ## Run every test: unit, registries, a real API server, small worlds, races, a browser, random faults, scenarios on real clusters
 
 # The packages whose tests take minutes begin first, and test/attack beside the short ones that follow: it measures times under a flood of changes.
 LONG := ./internal/controller ./internal/registry/cloudmap ./deploy ./internal/registry/etcd
 
 # The longest packages wait for API servers, etcd and pauses part of their time: one more package runs than there are processors (-p).
 .PHONY: unit
-unit: build bin/helm bin/promtool ## Run the tests that need no cluster (a real API server included)
+unit: build bin/helm bin/promtool bin/glua ## Run the tests that need no cluster (a real API server included)
 	bin/testbed build
-	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 REQUIRE_HELM=1 REQUIRE_PROMTOOL=1 go test $(SHORT) -p $$((1 + $$(nproc))) -parallel 16 -timeout 40m $(LONG) ./api/... ./cloudmaplocal/... ./cmd/... ./deploy/... ./hack/... ./internal/... ./test/attack ./test/bench ./test/clusterset ./test/demo ./test/docs ./test/fleet ./test/matrix ./test/tutorial
+	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 REQUIRE_HELM=1 REQUIRE_PROMTOOL=1 LUA="$(CURDIR)/bin/glua" go test $(SHORT) -p $$((1 + $$(nproc))) -parallel 16 -timeout 40m $(LONG) ./api/... ./cloudmaplocal/... ./cmd/... ./deploy/... ./hack/... ./internal/... ./test/attack ./test/bench/... ./test/clusterset ./test/demo ./test/docs ./test/fleet ./test/matrix ./test/tutorial
 	cd testbed && go test -timeout 15m ./...
 
 # On Linux and macOS, with Go alone. Left out: packages whose tests take minutes, need etcd or read /proc. Tests that need an API server skip themselves.
+FAST = $$(go list ./api/... ./cloudmaplocal/... ./cmd/... ./hack/columns ./hack/docs ./hack/words ./internal/... ./test/docs | grep -vE '/internal/(controller|registry/cloudmap|registry/etcd|testprocess)$$')
 .PHONY: unit-fast
 unit-fast: ## Run the tests that need no cluster, API server, Helm or Linux, in minutes
-	go test $(SHORT) -parallel 16 -skip '^TestBrowser' \
-	  $$(go list ./api/... ./cloudmaplocal/... ./cmd/... ./hack/columns ./hack/docs ./hack/words ./internal/... ./test/docs \
-	    | grep -vE '/internal/(controller|registry/cloudmap|registry/etcd|testprocess)$$')
+	go test $(SHORT) -parallel 16 -skip '^TestBrowser' $(FAST)
+
+# Not part of make test: it compiles everything again.
+.PHONY: darwin
+darwin: ## Compile what runs on macOS, on any machine: the plugin, the tests of make unit-fast, and the programs of make push
+	packages="$(FAST)" && GOOS=darwin GOARCH=arm64 go vet $$packages
+	GOOS=darwin GOARCH=arm64 go build -C testbed -o /dev/null ./cmd/oci-image
+	GOOS=darwin GOARCH=arm64 go build -C hack/crane -o /dev/null tool
 
 # On their own and one after the other: each uses both cores for minutes, and tests in real time beside it would wait for it.
 # Each commit has seeds of its own, so every change tries new ones, and a run that fails fails again for the same commit. make soak makes more steps, at night.
@@ -149,12 +160,12 @@ faults: build ## Run 2,000 steps of the random fault test on each registry, with
 	  go test -count=1 -p 1 -timeout 30m ./internal/registry/etcd ./internal/registry/cloudmap -run '^TestRandomFaults$$' \
 	  || { echo "make faults FAULTS_SEED=$(FAULTS_SEED) repeats these steps" >&2; exit 1; }
 
-# States of each of the 16 worlds, and the share of them from which convergence is checked: one of MODEL_SAMPLE.
+# States of each world, and the share of them from which convergence is checked: one of MODEL_SAMPLE.
 MODEL_STATES ?= 65000
 MODEL_SAMPLE ?= 16
 .PHONY: model
 model: ## Explore small worlds of clusters, a reader and a third party, and check the promises in each state
-	MODEL_STATES=$(MODEL_STATES) MODEL_SAMPLE=$(MODEL_SAMPLE) go test -count=1 -timeout 10h -v ./internal/registry/engine/model -run '^TestModel$$'
+	MODEL_STATES=$(MODEL_STATES) MODEL_SAMPLE=$(MODEL_SAMPLE) go test -count=1 -p 1 -timeout 10h -v ./internal/registry/engine/model ./internal/registry/cloudmap/state -run '^TestModel(OfClaim)?$$'
 
 # Not part of make test: tests take several times as long.
 RACE ?= ./cmd/controller ./cloudmaplocal/... ./internal/...
@@ -163,6 +174,12 @@ race: build ## Run the unit tests with the race detector, which needs gcc (RACE=
 	@command -v gcc >/dev/null || { echo "the race detector needs a C compiler: apt-get install gcc libc6-dev" >&2; exit 1; }
 	bin/testbed build
 	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 CGO_ENABLED=1 go test -race $(SHORT) -parallel 16 -timeout 2h $(RACE)
+
+# Packages that share state among goroutines and whose tests take seconds; make race has all. The race detector needs a C compiler.
+.PHONY: race-fast
+race-fast: ## Run the short tests of the registries with the race detector, for which it installs gcc
+	command -v gcc >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends gcc libc6-dev; }
+	CGO_ENABLED=1 go test -race -short -parallel 16 -timeout 15m $$(go list ./internal/registry/... | grep -vE '/(cloudmap|etcd|belief|model|registrytest|recordpb)$$')
 
 # Debian's Chromium. Not part of the list of the testbed, whose packages every machine with clusters needs.
 .PHONY: browser
@@ -256,9 +273,9 @@ matrix: build ## Run scenarios on several versions of Kubernetes, CoreDNS and th
 	go run ./test/matrix $(if $(ROWS),-rows $(ROWS)) $(DOWN)
 
 .PHONY: bench
-bench: build ## Measure what docs/benchmarks shows (root; SECTIONS=steady,micro picks)
+bench: build ## Measure what docs/benchmarks shows (root; SECTIONS=steady,micro picks; DRAFT=1 accepts uncommitted changes and writes dist/benchmarks)
 	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
-	go run ./test/bench $(if $(SECTIONS),-sections $(SECTIONS))
+	go run ./test/bench $(if $(DRAFT),-draft) $(if $(SECTIONS),-sections $(SECTIONS))
 
 .PHONY: soak
 soak: ## Run the random fault tests of both registries for STEPS steps each (hours; FROM= continues, REGISTRIES=etcd picks)

@@ -38,7 +38,7 @@ func (o options) build() error {
 	if !semver.MatchString(o.version) {
 		return fmt.Errorf("-version %q: expected a semantic version with a leading v, such as v0.1.0", o.version)
 	}
-	if err := checkPages(); err != nil {
+	if err := errors.Join(checkPages(), checkBenchmarks(o.version)); err != nil {
 		return err
 	}
 	src, err := readSource()

@@ -266,6 +266,23 @@ func TestPagesAgreeWithChangelog(t *testing.T) {
 	}
 }
 
+// Old benchmarks stop a release only: pages and development go on without a measurement.
+func TestBenchmarksOfRelease(t *testing.T) {
+	changelog := "# Changelog\n\n## 0.2.0 (unreleased)\n\n- b\n\n## 0.1.0 (2026-12-01)\n\n- a\n"
+	for version, want := range map[string]bool{"v0.1.0": true, "v0.2.0": false, "v0.3.0": false} {
+		if got := isDated(changelog, version); got != want {
+			t.Errorf("%s: %v, want %v", version, got, want)
+		}
+	}
+	if err := benchmarkProblem(nil); err != nil {
+		t.Errorf("results without a problem: %v", err)
+	}
+	const want = "docs/benchmarks/results.json: a; b: run make bench and commit the results (RELEASE.md#steps)"
+	if err := benchmarkProblem([]string{"a", "b"}); err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
 func TestNewSBOM(t *testing.T) {
 	d := described{
 		file: "a_v0.1.0_linux_amd64.spdx.json", version: "v0.1.0", program: "a", sum: "0123", date: date,

@@ -291,12 +291,12 @@ func TestGitOpsHealth_ArgoCDNames(t *testing.T) {
 	}
 }
 
-// TestGitOpsHealth_ArgoCD runs the health checks in the Lua interpreter that LUA names: none of the
-// modules of this repository has one.
+// TestGitOpsHealth_ArgoCD runs the health checks in the Lua interpreter that LUA names. That of
+// make unit is the one of Argo CD.
 func TestGitOpsHealth_ArgoCD(t *testing.T) {
 	lua, scripts := os.Getenv("LUA"), argoChecks(t)
 	if lua == "" {
-		t.Skip("needs a Lua interpreter: LUA=glua")
+		t.Skip("needs a Lua interpreter: make bin/glua, LUA=$PWD/bin/glua")
 	}
 	for name, tc := range healthCases() {
 		t.Run(name, func(t *testing.T) {

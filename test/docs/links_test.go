@@ -194,6 +194,36 @@ func TestNumberOfPages(t *testing.T) {
 	}
 }
 
+// TestNumberOfWords holds the README and docs, without the proposals, to a size that a user can
+// read, and the changes of a version to a page.
+func TestNumberOfWords(t *testing.T) {
+	const mostWords, mostChanges = 60_000, 30
+	words := 0
+	for name := range pages(t) {
+		if name != "README.md" && (!strings.HasPrefix(name, "docs/") || strings.HasPrefix(name, "docs/proposals/")) {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		words += len(strings.Fields(string(text)))
+	}
+	if words > mostWords || words < mostWords/2 {
+		t.Errorf("the pages have %d words, want at most %d: shorten as much as you add", words, mostWords)
+	}
+	text, err := os.ReadFile(filepath.Join(root, "CHANGELOG.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, version := range strings.Split(string(text), "\n## ")[1:] {
+		title, changes, _ := strings.Cut(version, "\n")
+		if n := strings.Count(strings.TrimSpace(changes), "\n") + 1; n > mostChanges {
+			t.Errorf("CHANGELOG.md has %d lines on %s, want at most %d", n, title, mostChanges)
+		}
+	}
+}
+
 // TestContents checks that the table of contents has each page of docs.
 func TestContents(t *testing.T) {
 	all := pages(t)

@@ -32,6 +32,30 @@ func TestNamedTests(t *testing.T) {
 	}
 }
 
+// measured are the pages that name tests and commits: clauses and measurements. The others say how
+// the software works.
+var measured = []string{"docs/benchmarks/README.md", "docs/operations-measurements.md", "docs/reference/clauses.md", "docs/reliability-tests.md"}
+
+// TestUserPages checks that pages for users name no test and no commit. Proposals and pages outside
+// of docs are for developers.
+func TestUserPages(t *testing.T) {
+	named := regexp.MustCompile(`\bTest[A-Z]\w*\b|\bcommits? [0-9a-f]{7,40}\b`)
+	for name := range pages(t) {
+		isDoc := name == "README.md" || strings.HasPrefix(name, "docs/") && !strings.HasPrefix(name, "docs/proposals/")
+		text, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := named.FindAllString(string(text), -1)
+		switch isMeasured := slices.Contains(measured, name); {
+		case isDoc && !isMeasured && len(found) > 0:
+			t.Errorf("%s names %q: users need no test and no commit, move it to one of %q", name, found, measured)
+		case isMeasured && len(found) == 0:
+			t.Errorf("%s names no test and no commit: remove it from the list of this test", name)
+		}
+	}
+}
+
 // declaredTests returns the names of all tests of the repository.
 func declaredTests(t *testing.T) map[string]bool {
 	t.Helper()

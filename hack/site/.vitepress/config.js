@@ -28,6 +28,16 @@ function link(page, target) {
   return index(target)
 }
 
+// landing returns the first page: README.md of the repository, with the table of contents of docs in
+// place of its section about the documentation.
+function landing(contents) {
+  const readme = readFileSync(resolve(docs, '../README.md'), 'utf8')
+  const section = /^## Documentation\n[^]*?(?=^## )/m
+  if (!section.test(readme)) throw new Error('README.md has no section "## Documentation" before another one')
+  const moved = readme.replace(section, '').replace(/(\]\(|\]: )(?!#|[a-z]+:)/g, '$1../').replaceAll('../docs/', '')
+  return moved + '\n' + contents.replace(/^#/gm, '##')
+}
+
 // slug returns the anchor of a heading as on GitHub.
 const slug = (title) => title.trim().toLowerCase().replace(/[^\p{L}\p{N}_ -]/gu, '').replaceAll(' ', '-')
 
@@ -103,6 +113,9 @@ export default defineConfig({
     anchor: { slugify: slug },
     attrs: { disable: true },
     config(md) {
+      md.core.ruler.before('normalize', 'landing', (state) => {
+        if (state.env.relativePath === 'index.md') state.src = landing(state.src)
+      })
       const open = md.renderer.rules.link_open
       md.renderer.rules.link_open = (tokens, i, options, env, self) => {
         tokens[i].attrSet('href', link(env.relativePath, tokens[i].attrGet('href')))
