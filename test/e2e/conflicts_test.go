@@ -184,12 +184,20 @@ func viewOf(ctx context.Context, c cluster, ns string, source cluster) (view, er
 	return v, err
 }
 
-// eventualView waits until the import is complete and returns its view.
+// eventualView waits until the import is complete, with an endpoint, and returns its view. The
+// controller may know of an export before it knows of its endpoints.
 func eventualView(t *testing.T, c cluster, ns string, source cluster) (v view) {
 	t.Helper()
 	eventually(t, soon, func() (err error) {
 		if err := exporters(t.Context(), c, ns, "web", source.name); err != nil {
 			return err
+		}
+		addresses, err := imported(t.Context(), c, ns, "web", source.name, true)
+		if err != nil {
+			return err
+		}
+		if len(addresses) == 0 {
+			return fmt.Errorf("%s: the import of %s/web has no endpoints", c.name, ns)
 		}
 		v, err = viewOf(t.Context(), c, ns, source)
 		return err
