@@ -46,6 +46,7 @@ func (b *signed) clone() *signed {
 // compare equal if they differ only in the length of the time between records.
 type Encoder interface {
 	Time(generation int64) byte
+	Version(v Version) byte
 	Key(key trust.Key) byte
 	// AppendRecord appends a record, which may be nil.
 	AppendRecord(out []byte, r *Record) []byte
@@ -78,7 +79,7 @@ func (s *State) AppendCluster(out []byte, id string, e Encoder, units []UnitName
 			out = append(out, 0xfd)
 			continue
 		}
-		out = append(out, byte(u.state), e.Time(u.version.Generation), e.Key(u.author.Key), flags(u.again, u.content.Unnamed))
+		out = append(out, byte(u.state), e.Time(u.version.Generation), e.Key(u.author.Key), flags(u.again, u.content.Unnamed), e.Version(u.overtaken))
 		for _, key := range exported[i] {
 			out = append(out, e.Export(u.content.Exports[key]), flags(u.content.Ignored[key], u.content.Unusable[key]))
 		}

@@ -292,3 +292,41 @@ func TestEndsAhead(t *testing.T) {
 		})
 	}
 }
+
+// TestRecordDuringWrite: a unit was read whose write is still in progress, and another one was
+// written with a later generation. The record names the previous version of the first one, and a
+// late read shows it: the later version stays. It does not if the cluster has written the content
+// of before again, or if another process of it writes the record.
+func TestRecordDuringWrite(t *testing.T) {
+	again := testUnit(key1, 35)
+	again.Version.Digest = testUnit(key1, 20).Version.Digest
+	for name, tt := range map[string]struct {
+		process string
+		read    Unit
+		want    int64
+	}{
+		"a late read":           {"first", testUnit(key1, 20), 25},
+		"the write has ended":   {"first", testUnit(key1, 25), 25},
+		"the content of before": {"first", again, 35},
+		"another process":       {"next", testUnit(key1, 20), 20},
+	} {
+		s := started(pinOf(5))
+		show := func(process string, t, named int64, read Unit) {
+			r := testRecord(key1, t, named)
+			r.Process = process
+			s.Step(RecordRead{r}, began)
+			s.Step(UnitsRead{Cluster: "cls", Units: []Unit{read}}, began)
+		}
+		show("first", 10, 10, testUnit(key1, 10))
+		show("first", 20, 20, testUnit(key1, 20))
+		show("first", 21, 20, testUnit(key1, 25))
+		show(tt.process, 40, 20, tt.read)
+		if got := s.Versions("cls")["web"].Generation; got != tt.want {
+			t.Errorf("%s: generation %d is imported, want %d", name, got, tt.want)
+		}
+		show(tt.process, 50, 50, testUnit(key1, 50))
+		if got := s.Versions("cls")["web"].Generation; got != 50 {
+			t.Errorf("%s: generation %d is imported, want that of the next record", name, got)
+		}
+	}
+}

@@ -35,11 +35,10 @@ type signed struct {
 // take makes the record that was saved that of the cluster.
 func (s *State) take(st *step, c *cluster, saved *saving) {
 	before, r := c.signed, saved.record
-	switch {
-	case before == nil:
+	if before == nil {
 		c.signed = &signed{units: map[UnitName]*unit{}}
-	case !maps.Equal(before.record.Properties, r.Properties):
-		before.addAll(st.changed)
+	} else {
+		before.succeed(r, st.changed)
 	}
 	if before == nil || before.record.Author() != r.Author() {
 		c.signed.begin(st.now, saved, before != nil)
@@ -55,6 +54,19 @@ func (s *State) take(st *step, c *cluster, saved *saving) {
 	s.decideAll(st, c)
 	if r.Manifest.Compare(&c.signed.shown) != Matches {
 		s.listAll(c) // other namespaces may be named
+	}
+}
+
+// succeed prepares b for the record that follows its own one.
+func (b *signed) succeed(next *Record, changed keys) {
+	if !maps.Equal(b.record.Properties, next.Properties) {
+		b.addAll(changed)
+	}
+	if b.record.Process == next.Process {
+		return
+	}
+	for _, u := range b.units {
+		u.overtaken = Version{} // what the previous process was writing may be lost
 	}
 }
 

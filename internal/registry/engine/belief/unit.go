@@ -39,6 +39,9 @@ type unit struct {
 	order int64
 	// named is the version that the manifest names, if another one was read.
 	named Version
+	// overtaken is the version that the manifest named when a later one was read, zero if that is
+	// not known. A record may name it while the later one is being written.
+	overtaken Version
 	// again is set if the version that was read has to be read again, because more of it is
 	// imported now.
 	again bool
@@ -114,7 +117,9 @@ func (u *unit) decideOther(f *facts) {
 	case Absent, Shown:
 		u.state = Behind
 	case Ahead:
-		if !u.isAhead(f) {
+		if u.isAhead(f) {
+			u.overtaken = f.answer.Version
+		} else {
 			u.state = Behind
 		}
 	case Unread, Behind, Skipped:
@@ -148,9 +153,11 @@ func (u *unit) isAhead(f *facts) bool {
 }
 
 // isLaterThan reports whether the version that was read before is later than the one that the
-// record names: the store, and the record with it, may have been set back.
+// record names: the store, and the record with it, may have been set back, or the cluster is still
+// writing the later one.
 func (u *unit) isLaterThan(read *Unit, f *facts) bool {
-	return u.isAhead(f) && read.Version.Generation < u.version.Generation
+	isOpen := u.isAhead(f) || u.author == f.author && u.overtaken == f.answer.Version
+	return isOpen && read.Version.Generation < u.version.Generation
 }
 
 // judge returns the state of the unit after a read. counts is false if the read is older, not whole
@@ -172,6 +179,12 @@ func (u *unit) observe(f *facts, read *Unit, changed keys) bool {
 	after, counts := u.judge(f, read)
 	before := u.retry
 	if counts {
+		switch {
+		case after == Shown:
+			u.overtaken = Version{}
+		case read.Version != u.version:
+			u.overtaken = f.answer.Version
+		}
 		u.take(read, changed)
 		u.state = after
 	}

@@ -50,6 +50,14 @@ func TestUnitTable(t *testing.T) {
 			u.observe(&facts{now: began, cfg: &testCfg, answer: a, author: author1, settled: settled}, &read, changed)
 		}
 	}
+	overtaken := func(do func(u *unit, changed keys)) func(u *unit, changed keys) {
+		return func(u *unit, changed keys) {
+			if u.state == Behind {
+				u.overtaken = named(19).Version
+			}
+			do(u, changed)
+		}
+	}
 	other, part := testUnit(key3, 40), testUnit(key1, 30)
 	part.Version = Version{}
 	rows := []struct {
@@ -79,6 +87,8 @@ func TestUnitTable(t *testing.T) {
 			[6]string{"Ahead notify", "Ahead notify", "Ahead notify", "Ahead notify", "– notify", "Ahead notify"}},
 		{"read shows the named version, earlier than the unit", observe(named(19), 20, testUnit(key1, 19)),
 			[6]string{"Shown notify", "Shown notify", "– notify", "Shown notify", "–", "Shown notify"}},
+		{"read shows the named version, which the unit has overtaken", overtaken(observe(named(19), 20, testUnit(key1, 19))),
+			[6]string{"Shown notify", "Shown notify", "– notify", "– later", "–", "Shown notify"}},
 		{"read shows an older version", observe(named(20), 20, testUnit(key1, 5)),
 			[6]string{"–", "– later", "–", "– later", "–", "–"}},
 		{"read shows none, or a part", observe(named(30), 30, part),

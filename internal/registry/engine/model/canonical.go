@@ -3,6 +3,7 @@ package model
 import (
 	"bytes"
 	"slices"
+	"strconv"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine/belief"
@@ -121,13 +122,21 @@ func (e *encoder) isUsed(generation int16) bool {
 func (e *encoder) record(out []byte, r *record) []byte {
 	out = append(out, byte(r.key), e.time(r.generation), e.time(r.beat), bits(r.farewell, r.succeeds))
 	for _, u := range e.order[:e.world.Units] {
-		out = append(out, e.time(r.names[u]))
+		out = append(out, e.time(r.names[u]), bits(r.leavesOpen(u)))
 	}
 	return out
 }
 
 // Key implements belief.Encoder.
 func (e *encoder) Key(key trust.Key) byte { return key[1] }
+
+// Version implements belief.Encoder. Its digest is its generation.
+func (e *encoder) Version(v belief.Version) byte {
+	if v.Generation == 0 && v.Digest != "" {
+		v.Generation, _ = strconv.ParseInt(v.Digest, 10, 16)
+	}
+	return e.Time(v.Generation)
+}
 
 // AppendRecord implements belief.Encoder.
 func (e *encoder) AppendRecord(out []byte, r *belief.Record) []byte {

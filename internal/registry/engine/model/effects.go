@@ -51,6 +51,25 @@ func (m *member) announce(w *World) bool {
 	return true
 }
 
+// announceRest writes the record and its copy while the write of a unit is in progress that the
+// store shows already.
+func (m *member) announceRest(w *World, u int) bool {
+	rest, before := 1-u, m.named[u]
+	if before == m.units[u].generation || m.named[rest] == m.units[rest].generation {
+		return false
+	}
+	m.clock++
+	m.named[rest] = m.units[rest].generation
+	generation := m.generation
+	if generation == m.units[u].generation {
+		generation-- // it is the later write
+	}
+	r := record{key: m.key, succeeds: m.succeeds, generation: max(m.last.generation, generation), beat: m.clock, names: m.named, isWriting: true, writing: uint8(u)} //nolint:gosec // a world is small
+	m.shared, m.own, m.last = r, r, r
+	m.sign(w, r)
+	return true
+}
+
 // leave writes a farewell, and removes the rest.
 func (m *member) leave(w *World) bool {
 	m.clock++
@@ -61,10 +80,13 @@ func (m *member) leave(w *World) bool {
 	return true
 }
 
-// sign records what a record is evidence of.
+// sign records what a record is evidence of: of nothing about a unit that is being written.
 func (m *member) sign(w *World, r record) {
 	m.records = append(m.records, r)
 	for u := range w.Units {
+		if r.leavesOpen(u) {
+			continue
+		}
 		var keys uint8
 		for n := range m.versions {
 			if v := &m.versions[n]; int(v.unit) == u && v.generation == r.names[u] {

@@ -18,8 +18,10 @@ const (
 	Publish Kind = iota
 	// Withdraw ends an export in the same way.
 	Withdraw
-	// Announce writes the record that names what was written.
+	// Announce writes the record that names what was written. AnnounceRest does so while the write
+	// of a unit is in progress, which the record names as it was before.
 	Announce
+	AnnounceRest
 	// Beat writes the record again, and all that the store does not show.
 	Beat
 	// Crash ends the process of the cluster, and Start starts the next one.
@@ -105,6 +107,9 @@ var allKinds = [kinds]kind{
 	}},
 	Announce: {anExporter, "announces", func(s *state, m *member, _ Move) bool {
 		return m.canWrite() && !m.isAnnounced() && m.announce(s.world)
+	}},
+	AnnounceRest: {anExporter, "announces all but what it is writing of", func(s *state, m *member, move Move) bool {
+		return m.canWrite() && m.announceRest(s.world, int(move.Unit))
 	}},
 	Beat: {anExporter, "writes its record again", func(s *state, m *member, _ Move) bool {
 		return m.canWrite() && m.announce(s.world)
@@ -252,7 +257,7 @@ func (k Kind) selected() selects {
 	switch k {
 	case Publish, Withdraw, Clone:
 		return eachKey
-	case ReadUnit, RestoreUnit, DeleteUnit, ForgeUnit, LateUnit:
+	case AnnounceRest, ReadUnit, RestoreUnit, DeleteUnit, ForgeUnit, LateUnit:
 		return eachUnit
 	case SaveTimes, Kill, Restart, Silence, Use:
 		return onlyOnce

@@ -131,7 +131,7 @@ func (s *state) checkExport(m *member, imp *imported, i, u, k int, now view) str
 	}
 	beat := s.reader.RecordOf(clusterID(i)).At.Heartbeat
 	for _, r := range m.records {
-		if int64(r.beat) == beat && r.names[u] == now.generation {
+		if int64(r.beat) == beat && r.names[u] == now.generation && !r.leavesOpen(u) {
 			evidence = r.beat
 		}
 	}

@@ -57,7 +57,13 @@ type record struct {
 	farewell         bool
 	generation, beat int16
 	names            [maxUnits]int16 // the generations of the named units, 0 for none
+	// isWriting is set if it was written during the write of unit writing.
+	isWriting bool
+	writing   uint8
 }
+
+// leavesOpen reports whether a unit was being written when a record was.
+func (r *record) leavesOpen(u int) bool { return r.isWriting && int(r.writing) == u }
 
 // page is a version of a unit as signed, the zero value if there is none. keys has a bit for each
 // export.

@@ -111,6 +111,10 @@ func Worlds() []*World {
 			Moves: slices.Concat(reads, []Kind{Publish, Announce, Withdraw, Clone, Beat, Backup, LateRecord, LateUnit, SaveTimes, Kill}),
 		},
 		{
+			Name: "a record during the write of a unit", Clusters: 1, Units: 2, KeysPerUnit: 1, IsImported: true,
+			Moves: []Kind{ReadRecord, ReadUnit, Publish, Announce, AnnounceRest, Backup, LateUnit},
+		},
+		{
 			Name: "records that are sent", Clusters: 1, Units: 2, KeysPerUnit: 1, IsImported: true,
 			Moves: slices.Concat(reads, []Kind{Publish, Announce, Withdraw, Send, SendAgain, Backup, LateRecord, LateUnit, Kill, SaveTimes}),
 		},
