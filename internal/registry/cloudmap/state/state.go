@@ -37,7 +37,7 @@ func New(cfg Config) *State {
 	return &State{
 		shared: s,
 		Reads:  &Reads{shared: s, decoding: make(chan struct{}, decoders), members: registry.NewMemberLog(cfg.Logger, cfg.Identity.ClusterID), askedBy: map[string]time.Time{}},
-		Writes: &Writes{shared: s},
+		Writes: &Writes{shared: s, eager: engine.NewPace[struct{}](eagerWrites, eagerBurst)},
 	}
 }
 

@@ -21,7 +21,11 @@ type Writes struct {
 	// firstChange and lastChange are the times of the first and the last change that is not written
 	// yet; zero if there is none.
 	firstChange, lastChange time.Time
-	rhythm                  rhythm
+	// isUpdate is set if all of these changes are of exports that the pages have.
+	isUpdate bool
+	rhythm   rhythm
+	// eager has the writes that count until updates wait for further changes.
+	eager *engine.Pace[struct{}]
 	// beat is the last heartbeat of RecordToWrite, and beatAt its time, zero if there is none.
 	beat   int64
 	beatAt time.Time
@@ -61,10 +65,12 @@ func (s *Writes) setDesired(key mcs.Key, exp *mcs.Export) {
 		return
 	}
 	s.lastChange = time.Now()
-	s.rhythm.observe(s.lastChange, format.PageOf(key), isKnown && exp != nil, s.cfg.Intervals.Quiet)
+	isUpdate := isKnown && exp != nil
+	s.rhythm.observe(s.lastChange, format.PageOf(key), isUpdate, s.cfg.Intervals.Quiet)
 	if s.firstChange.IsZero() {
-		s.firstChange = s.lastChange
+		s.firstChange, s.isUpdate = s.lastChange, true
 	}
+	s.isUpdate = s.isUpdate && isUpdate
 	s.WriteSignal.Set()
 	if s.view != nil {
 		s.view.Enqueue(key)
@@ -384,10 +390,18 @@ func (s *Writes) NextPages(now time.Time) (at time.Time, ok bool) {
 	return again, !again.IsZero()
 }
 
+// Updates do not wait for the end of a series while this cluster makes few writes: 25 a second,
+// half of what AWS allows an account, after a burst of 50. Five changes a second at random then
+// take 8 % more writes, thirteen 21 %, and fifty none (TestChangesTogether).
+const (
+	eagerWrites = 25
+	eagerBurst  = 50
+)
+
 // pagesDue returns the time at which pages have to be written. Torn pages are due now, and so is a
-// change of a page whose changes come alone. Other first changes after a quiet time are due after a
-// short delay, so that further changes join them. A series of changes is due when it pauses or has
-// lasted too long. The caller holds s.mu.
+// change of a page whose changes come alone. Other first changes after a quiet time, and updates
+// while these are few, are due after a short delay, so that further changes join them. A series of
+// changes is due when it pauses or has lasted too long. The caller holds s.mu.
 func (s *Writes) pagesDue(now time.Time, dirty, torn int) time.Time {
 	if torn > 0 {
 		return now
@@ -395,7 +409,8 @@ func (s *Writes) pagesDue(now time.Time, dirty, torn int) time.Time {
 	if s.rhythm.expectsAlone && s.firstChange.Equal(s.lastChange) && s.firstChange.Sub(s.pagesTaken) >= s.cfg.Intervals.Quiet {
 		return s.firstChange
 	}
-	if s.firstChange.Sub(s.pagesWritten) >= s.cfg.Intervals.AtMost {
+	isFew := s.isUpdate && !s.eager.DueAt(struct{}{}).After(now)
+	if isFew || s.firstChange.Sub(s.pagesWritten) >= s.cfg.Intervals.AtMost {
 		return s.firstChange.Add(s.cfg.Intervals.Gather)
 	}
 	atMost := max(s.cfg.Intervals.AtMost, time.Duration(dirty)*perDirtyPage)
@@ -453,6 +468,7 @@ func (s *Writes) TakeBatch() (writes []PageWrite, changed engine.Keys) {
 	switch {
 	case len(writes) > 0:
 		s.pagesTaken = time.Now()
+		s.eager.Charge(s.pagesTaken, struct{}{}, 1+countInstances(writes))
 	case s.announce:
 		s.WriteSignal.Record.Set() // no page is written that would be announced with the others
 	}
@@ -462,6 +478,14 @@ func (s *Writes) TakeBatch() (writes []PageWrite, changed engine.Keys) {
 		s.addWanted(page, changed)
 	}
 	return writes, changed
+}
+
+// countInstances returns the number of requests that writes take.
+func countInstances(writes []PageWrite) (n int) {
+	for _, w := range writes {
+		n += len(w.Instances)
+	}
+	return n
 }
 
 // logRefused logs the errors because of which a page does not have all desired exports. The caller
