@@ -372,6 +372,35 @@ func TestPropagation(t *testing.T) {
 	}
 }
 
+// TestPropagation_AtOnce: eight services change at the same time, each some half a second after its
+// change was seen. The other cluster reads none of the records that it was sent, and no change waits
+// for the pace of its namespace.
+func TestPropagation_AtOnce(t *testing.T) {
+	const services, changes = 8, 60
+	virtually(t, cloudmaplocal.Options{Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)}, func(t *testing.T, a *account) {
+		regs := a.start(t, 2, nil)
+		time.Sleep(time.Minute) // both have read two records since they started
+		took := make([]time.Duration, services*changes)
+		var all sync.WaitGroup
+		for service := range services {
+			all.Go(func() {
+				random := rand.New(rand.NewPCG(1, uint64(service))) //nolint:gosec // a small number
+				for i := range changes {
+					took[service*changes+i] = change(t, regs, 0, service, 1+i%20)
+					time.Sleep(time.Duration(random.Int64N(int64(time.Second))))
+				}
+			})
+		}
+		all.Wait()
+		slices.Sort(took)
+		p50, p99 := took[len(took)/2], took[len(took)*99/100]
+		t.Logf("p50 %v, p99 %v, last %v", p50, p99, took[len(took)-1])
+		if p50 > 60*time.Millisecond || p99 > 100*time.Millisecond {
+			t.Errorf("half of the changes were seen after %v, and 99 of 100 after %v, want 60 and 100 ms", p50, p99)
+		}
+	})
+}
+
 // TestCallsPerMinute counts the requests of a cluster while nothing changes.
 func TestCallsPerMinute(t *testing.T) {
 	for name, tc := range map[string]struct {

@@ -138,14 +138,15 @@ func TestAdoptRecord(t *testing.T) {
 }
 
 // A page that may be torn is written at once, and so is a change that will be alone. Others are
-// gathered, updates for Gather while they are few, and all not for longer than AtMost.
+// gathered, updates until the writes before them are paid, and all not for longer than AtMost.
 func TestPagesDue(t *testing.T) {
 	now := time.UnixMilli(1_800_000_000_000)
 	s := New(testConfig())
 	s.cfg.Intervals.Gather, s.cfg.Intervals.Quiet, s.cfg.Intervals.AtMost = 10*time.Millisecond, 100*time.Millisecond, time.Second
 	for name, tt := range map[string]struct {
 		firstChange, lastChange, written, taken time.Duration // before now
-		isLone, isUpdate, areMany               bool
+		isLone, isUpdate                        bool
+		unpaid                                  int // writes
 		dirty, torn                             int
 		want                                    time.Duration
 	}{
@@ -154,7 +155,8 @@ func TestPagesDue(t *testing.T) {
 		"the first change":           {written: time.Hour, dirty: 1, want: 10 * time.Millisecond},
 		"a change after another":     {written: 500 * time.Millisecond, dirty: 1, want: 100 * time.Millisecond},
 		"an update after another":    {written: 500 * time.Millisecond, isUpdate: true, dirty: 1, want: 10 * time.Millisecond},
-		"one of many updates":        {written: 500 * time.Millisecond, isUpdate: true, areMany: true, dirty: 1, want: 100 * time.Millisecond},
+		"one of many updates":        {written: 500 * time.Millisecond, isUpdate: true, unpaid: eagerBurst + 1, dirty: 1, want: 40 * time.Millisecond},
+		"one of very many updates":   {written: 500 * time.Millisecond, isUpdate: true, unpaid: eagerBurst + 100, dirty: 1, want: 100 * time.Millisecond},
 		"a lone change":              {written: time.Hour, taken: time.Hour, isLone: true, dirty: 1},
 		"a lone change after others": {written: 110 * time.Millisecond, taken: 120 * time.Millisecond, isLone: true, dirty: 1},
 		"a lone change too early":    {written: 80 * time.Millisecond, taken: 90 * time.Millisecond, isLone: true, dirty: 1, want: 100 * time.Millisecond},
@@ -165,9 +167,7 @@ func TestPagesDue(t *testing.T) {
 		s.Writes.firstChange, s.Writes.lastChange, s.Writes.pagesWritten = now.Add(-tt.firstChange), now.Add(-tt.lastChange), now.Add(-tt.written)
 		s.Writes.pagesTaken, s.Writes.rhythm.expectsAlone, s.Writes.isUpdate = now.Add(-tt.taken), tt.isLone, tt.isUpdate
 		s.Writes.eager = engine.NewPace[struct{}](eagerWrites, eagerBurst)
-		if tt.areMany {
-			s.Writes.eager.Charge(now, struct{}{}, eagerBurst+1)
-		}
+		s.Writes.eager.Charge(now, struct{}{}, tt.unpaid)
 		if got := s.Writes.pagesDue(now, tt.dirty, tt.torn).Sub(now); got != tt.want {
 			t.Errorf("%s: due in %v, want %v", name, got, tt.want)
 		}

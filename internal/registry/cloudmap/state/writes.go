@@ -198,6 +198,7 @@ func (s *Writes) RecordToWrite(now time.Time) (ours format.Member, copyDue, due 
 	}
 	s.ours.Heartbeat = max(s.ours.NextHeartbeat(s.cfg.WallClock()), s.paced(now))
 	s.beat, s.beatAt = s.ours.Heartbeat, now
+	s.eager.Charge(now, struct{}{}, 1)
 	s.announce, s.unannounced, s.answerAt = false, time.Time{}, time.Time{}
 	s.ours.Pages = s.announced()
 	s.ours.Namespaces = s.outbox.namespacesOf(s.ours.Pages)
@@ -390,18 +391,19 @@ func (s *Writes) NextPages(now time.Time) (at time.Time, ok bool) {
 	return again, !again.IsZero()
 }
 
-// Updates do not wait for the end of a series while this cluster makes few writes: 25 a second,
-// half of what AWS allows an account, after a burst of 50. Five changes a second at random then
-// take 8 % more writes, thirteen 21 %, and fifty none (TestChangesTogether).
+// Updates wait for the end of a series only as long as this cluster makes more than 25 writes a
+// second, half of what AWS allows an account, after a burst of 50. Five changes a second at random
+// then take 8 % more writes, thirteen 21 %, and fifty none (TestChangesTogether).
 const (
 	eagerWrites = 25
 	eagerBurst  = 50
 )
 
 // pagesDue returns the time at which pages have to be written. Torn pages are due now, and so is a
-// change of a page whose changes come alone. Other first changes after a quiet time, and updates
-// while these are few, are due after a short delay, so that further changes join them. A series of
-// changes is due when it pauses or has lasted too long. The caller holds s.mu.
+// change of a page whose changes come alone. Other first changes after a quiet time are due after a
+// short delay, so that further changes join them. A series of changes is due when it pauses or has
+// lasted too long, and one of updates as soon as the writes before it are paid. The caller holds
+// s.mu.
 func (s *Writes) pagesDue(now time.Time, dirty, torn int) time.Time {
 	if torn > 0 {
 		return now
@@ -409,12 +411,16 @@ func (s *Writes) pagesDue(now time.Time, dirty, torn int) time.Time {
 	if s.rhythm.expectsAlone && s.firstChange.Equal(s.lastChange) && s.firstChange.Sub(s.pagesTaken) >= s.cfg.Intervals.Quiet {
 		return s.firstChange
 	}
-	isFew := s.isUpdate && !s.eager.DueAt(struct{}{}).After(now)
-	if isFew || s.firstChange.Sub(s.pagesWritten) >= s.cfg.Intervals.AtMost {
-		return s.firstChange.Add(s.cfg.Intervals.Gather)
+	first := s.firstChange.Add(s.cfg.Intervals.Gather)
+	if s.firstChange.Sub(s.pagesWritten) >= s.cfg.Intervals.AtMost {
+		return first
 	}
 	atMost := max(s.cfg.Intervals.AtMost, time.Duration(dirty)*perDirtyPage)
-	return earlier(s.lastChange.Add(s.cfg.Intervals.Quiet), s.firstChange.Add(atMost))
+	series := earlier(s.lastChange.Add(s.cfg.Intervals.Quiet), s.firstChange.Add(atMost))
+	if paid := s.eager.DueAt(struct{}{}); s.isUpdate && paid.Before(series) {
+		return earlier(series, later(first, paid))
+	}
+	return series
 }
 
 // ObserveWrite records the result of writing a page by these operations. A page that could not be
@@ -468,7 +474,7 @@ func (s *Writes) TakeBatch() (writes []PageWrite, changed engine.Keys) {
 	switch {
 	case len(writes) > 0:
 		s.pagesTaken = time.Now()
-		s.eager.Charge(s.pagesTaken, struct{}{}, 1+countInstances(writes))
+		s.eager.Charge(s.pagesTaken, struct{}{}, countInstances(writes))
 	case s.announce:
 		s.WriteSignal.Record.Set() // no page is written that would be announced with the others
 	}
@@ -537,6 +543,13 @@ func (s *Writes) announced() (pages format.Digests) {
 // changes: the duration of a write at 50 requests per second. A controller that starts with 1,000
 // exports writes its pages about twice, not for every export.
 const perDirtyPage = 20 * time.Millisecond
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
 
 func earlier(a, b time.Time) time.Time {
 	if b.Before(a) {
