@@ -125,8 +125,8 @@ func (p *peers) run(ctx context.Context) {
 
 const (
 	// sentPerSecond is the number of records of one cluster that are verified in a second, after a
-	// burst of sentBurst. A cluster writes updates 12 times a second: 25 writes, of a page and of the
-	// record each. It gathers what is more. What is sent beyond that is read from the registry.
+	// burst of sentBurst. A cluster writes updates 12 times a second: 25 writes, of a page and of
+	// the record each. It gathers what is more. What is sent beyond that is read from the registry.
 	sentPerSecond, sentBurst = 15, 60
 	// maxSent is the number of records that wait to be verified.
 	maxSent = 128

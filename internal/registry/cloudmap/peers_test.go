@@ -373,8 +373,8 @@ func TestPropagation(t *testing.T) {
 }
 
 // TestPropagation_AtOnce: eight services change at the same time, each some half a second after its
-// change was seen. The other cluster reads none of the records that it was sent, and no change waits
-// for the pace of its namespace.
+// change was seen. The other cluster reads none of the records that it was sent, and no change
+// waits for the pace of its namespace.
 func TestPropagation_AtOnce(t *testing.T) {
 	const services, changes = 8, 60
 	virtually(t, cloudmaplocal.Options{Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)}, func(t *testing.T, a *account) {

@@ -34,8 +34,14 @@ func (m *member) isAnnounced() bool {
 	return true
 }
 
-// announce writes the record, its copy, and all units that the store does not show.
+// announce writes the record, its copy, and all units that the store does not show: those that a
+// clone has replaced with later generations.
 func (m *member) announce(w *World) bool {
+	for u := range w.Units {
+		if p := m.pages[u]; p.key == m.key && p.generation > m.units[u].generation {
+			m.writeUnit(uint8(u), m.units[u].keys) //nolint:gosec // a world is small
+		}
+	}
 	m.clock++
 	m.joined = true
 	for u := range m.units {
