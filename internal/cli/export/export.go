@@ -175,12 +175,12 @@ func changeExport(ctx context.Context, c client.Client, r request) (result strin
 	return fmt.Sprintf("exports Service %s now, before %s", r.service, cmp.Or(before, "none")), nil
 }
 
-// failedPolls is the number of polls, of a second, after which a condition Failed is an answer: a
-// retry of the controller may resolve one within seconds, and a ServiceExport that was changed has
+// failedPolls is the number of polls, of a second, after which a condition Failed is an answer: the
+// first retry of the controller comes after half a second, and a ServiceExport that was changed has
 // the condition of before.
-const failedPolls = 4
+const failedPolls = 2
 
-// waitForExport waits until an export is ready, or fails for some seconds.
+// waitForExport waits until an export is ready, or fails in two polls.
 func waitForExport(ctx context.Context, s *session.Session, k *session.Cluster, export *mcsv1beta1.ServiceExport, timeout time.Duration) error {
 	var readiness *metav1.Condition
 	failed := 0
