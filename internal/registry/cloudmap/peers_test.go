@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -397,6 +398,69 @@ func TestPropagation_AtOnce(t *testing.T) {
 		t.Logf("p50 %v, p99 %v, last %v", p50, p99, took[len(took)-1])
 		if p50 > 60*time.Millisecond || p99 > 100*time.Millisecond {
 			t.Errorf("half of the changes were seen after %v, and 99 of 100 after %v, want 60 and 100 ms", p50, p99)
+		}
+	})
+}
+
+// TestRollingUpdate replaces 100 of the 5,000 pods of a Service in each second, and measures how
+// late the other cluster sees that. A write of such a page is three requests, so the pace of a
+// namespace admits three of them a second after its burst.
+func TestRollingUpdate(t *testing.T) {
+	const (
+		pods, step = 5_000, 5
+		every      = 50 * time.Millisecond
+		glance     = 20 * time.Millisecond
+	)
+	steps := pods / step
+	if testing.Short() {
+		steps = 300
+	}
+	virtually(t, cloudmaplocal.Options{Behaviors: cloudmaplocal.ReadsLate(500 * time.Millisecond)}, func(t *testing.T, a *account) {
+		regs := a.start(t, 2, nil)
+		random := rand.New(rand.NewPCG(1, 1))
+		exp := webExport("cls1", 0, pods)
+		endpoints := exp.Backends[0].Endpoints
+		for i, address := range random.Perm(1 << 16)[:pods] {
+			endpoints[i].Address = netip.AddrFrom4([4]byte{10, 10, byte(address >> 8), byte(address)})
+			endpoints[i].Node = fmt.Sprintf("ip-10-10-%d-%d.eu-west-1.compute.internal", random.IntN(2), random.IntN(50))
+		}
+		replaced := random.Perm(1 << 16)
+		// published are the times at which versions of the export were published.
+		var published []time.Time
+		publishNext := func() {
+			exp.Annotations = map[string]string{"version": strconv.Itoa(len(published))}
+			publish(t, regs[0], exp.Canonical())
+			published = append(published, time.Now())
+		}
+		publishNext()
+		time.Sleep(time.Minute)
+		before := a.server.Requests()["RegisterInstance"]
+		var late []time.Duration
+		for len(published) <= steps || late[len(late)-1] > 0 {
+			time.Sleep(glance)
+			if time.Since(published[len(published)-1]) >= every && len(published) <= steps {
+				exp = exp.Canonical() // the old addresses come first
+				for i := range step {
+					next := replaced[len(published)*step+i]
+					exp.Backends[0].Endpoints[i].Address = netip.AddrFrom4([4]byte{10, 20, byte(next >> 8), byte(next)})
+				}
+				publishNext()
+			}
+			seen := -1
+			for _, got := range look(t, regs[1], exp.Key).Exports() {
+				seen, _ = strconv.Atoi(got.Annotations["version"])
+			}
+			late = append(late, 0)
+			if seen < len(published)-1 {
+				late[len(late)-1] = time.Since(published[seen+1])
+			}
+		}
+		slices.Sort(late)
+		writes := a.server.Requests()["RegisterInstance"] - before
+		p50, p99, last := late[len(late)/2], late[len(late)*99/100], late[len(late)-1]
+		t.Logf("late by p50 %v, p99 %v, at most %v; %d requests for %d changes", p50, p99, last, writes, len(published))
+		if last > time.Second {
+			t.Errorf("the other cluster is late by %v, want at most a second", last)
 		}
 	})
 }
