@@ -82,7 +82,7 @@ func (f Fleet) cloudMapOnly(value float64) string {
 func (r *Results) fleetTables(p *page) {
 	p.linef("## One controller in a fleet\n")
 	p.linef("The shipped program on an API server without nodes, in a clusterset of as many clusters, each with %d services of %d endpoints in namespaces whose sizes follow a power law.\n", fleet.ServicesPerCluster, fleet.EndpointsPerService)
-	p.linef("- Ten clusters export each service. The measured cluster has a tenth of the namespaces, and does not probe paths. Most other members only write.")
+	p.linef("- Ten clusters export each service. The measured cluster has a tenth of the namespaces, and does not probe paths.")
 	p.linef("- Cloud Map is cloudmap-local with AWS's quotas and a consistency delay of 500 ms.")
 	p.linef("- The heartbeat interval is longer where 12 s would make more than 25 writes a second of an account.")
 	p.linef("- When all restart, up to twenty members have changed a service. On Cloud Map reads above 1,000 a second of all clusters are refused; on etcd all clusters share two cores.\n")

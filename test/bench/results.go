@@ -177,8 +177,11 @@ func (s Steady) figure() float64 { return s.PerMinute }
 func (s Steady) floor() *floor   { return nil }
 
 func (p Propagation) unit() string { return fmt.Sprintf("propagation %s %d", p.Registry, p.DelayMS) }
-func (p Propagation) name() string {
-	return fmt.Sprintf("%s, delay %d ms, notifications %v, %d at once, %s", p.Registry, p.DelayMS, p.Notifications, p.AtOnce, p.Change)
+func (p Propagation) name() string { return p.line() + ", " + p.Change }
+
+// line is the name of the rows that differ in the kind of change only.
+func (p Propagation) line() string {
+	return fmt.Sprintf("%s, delay %d ms, notifications %v, %d at once", p.Registry, p.DelayMS, p.Notifications, p.AtOnce)
 }
 func (p Propagation) figure() float64 { return p.P99 }
 func (p Propagation) floor() *floor   { return &floor{p.P50, p.FloorMS} }

@@ -103,6 +103,7 @@ func (t table[T]) medians(runs []Run) (out []T) {
 // void groups the rows by their reasons.
 func (t table[T]) void(r *Results) (out []string) {
 	byReasons := map[string][]string{}
+	counts := map[string]int{}
 	var order []string
 	for _, row := range *t.of(&r.Rows) {
 		text := strings.Join(rules.Void(t.runsOf(r, row)), ", ")
@@ -112,16 +113,27 @@ func (t table[T]) void(r *Results) (out []string) {
 		if byReasons[text] == nil {
 			order = append(order, text)
 		}
-		byReasons[text] = append(byReasons[text], row.name())
+		counts[text]++
+		if line := lineOf(row); !slices.Contains(byReasons[text], line) {
+			byReasons[text] = append(byReasons[text], line)
+		}
 	}
 	for _, text := range order {
 		names := strings.Join(byReasons[text], "; ")
-		if len(byReasons[text]) == len(*t.of(&r.Rows)) {
+		if counts[text] == len(*t.of(&r.Rows)) {
 			names = "all rows"
 		}
 		out = append(out, names+": "+text)
 	}
 	return out
+}
+
+// lineOf returns the name of the line of the page that a row is part of.
+func lineOf(row measured) string {
+	if p, ok := row.(Propagation); ok {
+		return p.line()
+	}
+	return row.name()
 }
 
 // check returns an error if rows of the sections do not count, or missed targets.
