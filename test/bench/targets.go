@@ -122,10 +122,12 @@ var steadyTargets = []target[Steady]{
 }
 
 var propagationTargets = []target[Propagation]{
+	{"p50", func(p Propagation) (float64, bool) { return p.P50, p.onCloudMap() && p.DelayMS == 0 && p.Notifications }},
 	{"p99", func(p Propagation) (float64, bool) { return p.P99, p.onCloudMap() && p.DelayMS == 0 && p.Notifications }},
 	{"p99, blocked", func(p Propagation) (float64, bool) {
 		return p.P99, p.onCloudMap() && p.DelayMS == 0 && !p.Notifications
 	}},
+	{"p50, delay", func(p Propagation) (float64, bool) { return p.P50, p.DelayMS > 0 && p.Notifications }},
 	{"p99, delay", func(p Propagation) (float64, bool) { return p.P99, p.DelayMS > 0 && p.Notifications }},
 	{"p99, delay, blocked", func(p Propagation) (float64, bool) { return p.P99, p.DelayMS > 0 && !p.Notifications }},
 	{"p99, etcd", func(p Propagation) (float64, bool) { return p.P99, !p.onCloudMap() }},

@@ -70,11 +70,14 @@ func TestMissed(t *testing.T) {
 			"1 exports, 2 clusters, notifications true, with peer notifications: 6.5 (6)", "0 exports, 0 clusters, notifications false, without: 76 (75)",
 		}},
 		"propagation": {"propagation", Rows{Propagation: []Propagation{
-			{Registry: "cloudmap", Notifications: true, AtOnce: 8, Change: "add", Spread: Spread{P99: 400}},
+			{Registry: "cloudmap", Notifications: true, AtOnce: 8, Change: "add", Spread: Spread{P50: 60, P99: 300}},
+			{Registry: "cloudmap", DelayMS: 500, Notifications: true, AtOnce: 8, Change: "add", Spread: Spread{P50: 61, P99: 301}},
 			{Registry: "cloudmap", AtOnce: 8, Change: "add", Spread: Spread{P99: 1600}},
 			{Registry: "cloudmap", DelayMS: 500, AtOnce: 8, Change: "add", Spread: Spread{P99: 2100}},
 			{Registry: "etcd", AtOnce: 8, Change: "add", Spread: Spread{P99: 300}},
 		}}, []string{
+			"cloudmap, delay 500 ms, notifications true, 8 at once, add, p50, delay: 61 (60)",
+			"cloudmap, delay 500 ms, notifications true, 8 at once, add, p99, delay: 301 (300)",
 			"cloudmap, delay 0 ms, notifications false, 8 at once, add, p99, blocked: 1.6e+03 (1500)", "etcd, delay 0 ms, notifications false, 8 at once, add, p99, etcd: 300 (250)",
 		}},
 		"steps": {latencySection, Rows{Latency: []Latency{
