@@ -58,6 +58,9 @@ const (
 	// soon is the time limit for anything that the controller does: 20 s, as in the conformance
 	// suite of mcs-api.
 	soon = 20 * time.Second
+	// removed is the time limit for the end of an import: a controller withdraws no export in the
+	// first 30 s after it has got its ID, because another process may hold that.
+	removed = soon + 30*time.Second
 	// started is the time that Kubernetes may take to start pods.
 	started = 90 * time.Second
 
@@ -186,7 +189,7 @@ func Steps(registry string, clusters int) []Step {
 			append(both(
 				run("kubectl --context CLS -n demo delete serviceexports nginx-hello nginx-set"),
 			), append(both(
-				wait("kubectl --context CLS -n demo get serviceimports,endpointslices", soon, lacks("imported-", "serviceimport")),
+				wait("kubectl --context CLS -n demo get serviceimports,endpointslices", removed, lacks("imported-", "serviceimport")),
 				run("kubectl --context CLS -n demo get services").check(matches(`imported-\S+\s+ClusterIP\s+172\.20\.`)),
 				wait("kubectl --context CLS -n demo exec client-hello -- nslookup "+name, soon, nil).fails("NXDOMAIN"),
 				run("kubectl --context CLS -n demo exec client-hello -- curl -s nginx-hello.demo.svc.cluster.local").tested(),
