@@ -59,11 +59,11 @@ func TestFullCatalogRefusesLargestExport(t *testing.T) {
 	if got := refused(); !slices.Equal(got, []mcs.Key{largest.Key}) {
 		t.Fatalf("exports %v are refused, want the largest", got)
 	}
-	err := o.publication(largest.Key, &ownCatalog{}).Err
+	err := o.publication(time.Now(), largest.Key, &ownCatalog{}).Err
 	if err == nil || !strings.Contains(err.Error(), "catalog is full") {
 		t.Errorf("its users get error %v, want that the catalog is full", err)
 	}
-	if err := o.publication(small.Key, &ownCatalog{}).Err; err != nil {
+	if err := o.publication(time.Now(), small.Key, &ownCatalog{}).Err; err != nil {
 		t.Errorf("the users of another export get error %v", err)
 	}
 	if _, written := o.stored(format.PageOf(small.Key)).Exports[small.Key]; !written {
@@ -144,7 +144,7 @@ func TestNamespaceShareOfPage(t *testing.T) {
 	write()
 	written := 0
 	for _, exp := range tenant {
-		err := o.publication(exp.Key, &ownCatalog{}).Err
+		err := o.publication(time.Now(), exp.Key, &ownCatalog{}).Err
 		if _, ok := o.stored(page).Exports[exp.Key]; ok {
 			written++
 			if err != nil {
@@ -160,7 +160,7 @@ func TestNamespaceShareOfPage(t *testing.T) {
 	neighbor := onPageOf(page, "neighbor", 1)[0]
 	o.state.Set(neighbor.Key, withNoise(neighbor, 200_000))
 	write()
-	if err := o.publication(neighbor.Key, &ownCatalog{}).Err; err != nil {
+	if err := o.publication(time.Now(), neighbor.Key, &ownCatalog{}).Err; err != nil {
 		t.Errorf("the neighbor has error %v", err)
 	}
 	if _, ok := o.stored(page).Exports[neighbor.Key]; !ok {
@@ -221,10 +221,10 @@ func TestFullPageRefusesLargestExport(t *testing.T) {
 	if len(writes) != 1 || len(writes[0].exports) != 5 || !slices.Equal(problems, []int{page}) {
 		t.Fatalf("%d writes, problems with pages %v; want one write of five exports, and a problem", len(writes), problems)
 	}
-	if err := o.publication(exports[1].Key, &ownCatalog{}).Err; err == nil || !strings.Contains(err.Error(), "more than the 256 that a page may have") {
+	if err := o.publication(time.Now(), exports[1].Key, &ownCatalog{}).Err; err == nil || !strings.Contains(err.Error(), "more than the 256 that a page may have") {
 		t.Errorf("the users of the largest export get error %v", err)
 	}
-	if err := o.publication(exports[0].Key, &ownCatalog{}).Err; err != nil {
+	if err := o.publication(time.Now(), exports[0].Key, &ownCatalog{}).Err; err != nil {
 		t.Errorf("the users of another export get error %v", err)
 	}
 }
@@ -256,10 +256,10 @@ func TestFullPageKeepsShrinkingExport(t *testing.T) {
 	if got := writes[0].exports[exports[0].Key]; !got.Equal(registry.Published(*shrunk)) {
 		t.Error("the export that shrinks is left out")
 	}
-	if err := o.publication(exports[4].Key, &ownCatalog{}).Err; err == nil {
+	if err := o.publication(time.Now(), exports[4].Key, &ownCatalog{}).Err; err == nil {
 		t.Error("the new export has no problem")
 	}
-	if err := o.publication(exports[0].Key, &ownCatalog{}).Err; err != nil {
+	if err := o.publication(time.Now(), exports[0].Key, &ownCatalog{}).Err; err != nil {
 		t.Errorf("the users of the export that shrinks get error %v", err)
 	}
 }

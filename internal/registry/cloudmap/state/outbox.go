@@ -186,8 +186,8 @@ func (o *outbox) after(shown *ownCatalog) {
 }
 
 // announcement returns the digest to announce for a page.
-func (o *outbox) announcement(page int, shown *ownCatalog) (digest string) {
-	version, isDecided := o.state.NameOf(unitNames[page])
+func (o *outbox) announcement(now time.Time, page int, shown *ownCatalog) (digest string) {
+	version, isDecided := o.state.NameOf(now, unitNames[page])
 	switch s := &shown.pages[page]; {
 	case isDecided:
 		return version.Digest
@@ -365,12 +365,14 @@ var errPageGone = errors.New("the registry does not have this export any more: a
 // publication returns the status of the export of key, given the catalog that the registry shows.
 // Other clusters do not see a page that is not announced, and those that start do not see one that
 // was lost.
-func (o *outbox) publication(key mcs.Key, shown *ownCatalog) registry.PublishStatus {
-	page := &shown.pages[format.PageOf(key)]
+func (o *outbox) publication(now time.Time, key mcs.Key, shown *ownCatalog) registry.PublishStatus {
+	i := format.PageOf(key)
+	page := &shown.pages[i]
 	have, isShown := page.exports[key]
+	isKept := o.state.IsSlow(now, unitNames[i]) && shown.record.Pages[i] == format.UnwrittenDigest && page.digest == o.stored(i).Version.Digest
 	e := desired.ShownExport{Presence: desired.Unseen}
 	switch {
-	case isShown && shown.shows(format.PageOf(key)) && !page.lost:
+	case isShown && (shown.shows(i) || isKept) && !page.lost:
 		e = desired.ShownExport{Presence: desired.Present, Export: &have}
 	case isShown:
 		e.Presence = desired.Present

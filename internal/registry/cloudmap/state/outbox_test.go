@@ -119,7 +119,7 @@ func TestProblemLasts(t *testing.T) {
 	page := format.PageOf(exp.Key)
 	o.adopt(page, &storedPage{read: true})
 	o.state.Set(exp.Key, &exp)
-	reported := func() error { return o.publication(exp.Key, &ownCatalog{}).Err }
+	reported := func() error { return o.publication(time.Now(), exp.Key, &ownCatalog{}).Err }
 	refused := errors.New("there is no room")
 	for range 2 {
 		writes, _ := o.batch(now, now)
@@ -165,13 +165,13 @@ func TestAnnouncement_OfNewPage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o := testOutbox()
 			o.adopt(page, &storedPage{read: true})
-			if got := o.announcement(page, &ownCatalog{}); got != "" {
+			if got := o.announcement(time.UnixMilli(5000), page, &ownCatalog{}); got != "" {
 				t.Errorf("announced is %q before the write, want none", got)
 			}
 			o.state.Set(exp.Key, &exp)
 			writes, _ := o.batch(now, now)
 			tt.end(o, writes[0])
-			got := o.announcement(page, &ownCatalog{})
+			got := o.announcement(time.UnixMilli(5000), page, &ownCatalog{})
 			if got == writes[0].digest {
 				got = "its digest"
 			}
@@ -256,7 +256,7 @@ func TestConfirm(t *testing.T) {
 	for i := range shown.pages {
 		shown.pages[i].read = true
 	}
-	state := func() registry.PublishState { return o.publication(key, shown).State }
+	state := func() registry.PublishState { return o.publication(time.Now(), key, shown).State }
 	expect := func(what string, want registry.PublishState) {
 		t.Helper()
 		if got := state(); got != want {
@@ -303,6 +303,21 @@ func TestConfirm(t *testing.T) {
 	if overdue(0) || overdue(time.Hour) {
 		t.Error("a page is overdue though shown")
 	}
+	other := exports[0]
+	other.Ports = []mcs.Port{{Port: 7}}
+	o.state.Set(key, &other)
+	slow, _ := o.batch(now, now)
+	o.state.Set(key, &exports[0])
+	shown.record.Pages[page] = format.UnwrittenDigest
+	expect("not announced because the write of another version is slow", registry.Exported)
+	o.succeed(now, slow[0], nil)
+	expect("there until it is written again", registry.Pending)
+	o.state.Set(key, &exports[0])
+	write()
+	shown.pages[page] = storedPage{read: true, digest: writes[0].digest, exports: writes[0].exports}
+	expect("written, and not announced yet", registry.Pending)
+	shown.record.Pages[page] = writes[0].digest
+	expect("announced", registry.Exported)
 	o.state.Set(key, nil)
 	expect("withdrawn", registry.Pending)
 	write()
@@ -360,7 +375,7 @@ func TestAnnouncement(t *testing.T) {
 			if tt.batched {
 				o.batch(time.UnixMilli(1), time.UnixMilli(1))
 			}
-			if got := o.announcement(page, shown); got != tt.want {
+			if got := o.announcement(time.UnixMilli(5000), page, shown); got != tt.want {
 				t.Errorf("announced is %q, want %q", got, tt.want)
 			}
 			o.after(shown)
@@ -394,7 +409,7 @@ func TestOutbox_AdoptsEarlierPage(t *testing.T) {
 	}
 	want := func(when, want string) {
 		t.Helper()
-		if got := o.announcement(page, shown); got != want {
+		if got := o.announcement(time.UnixMilli(5000), page, shown); got != want {
 			t.Errorf("%s: announced is %q, want %q", when, got, want)
 		}
 	}
@@ -403,7 +418,7 @@ func TestOutbox_AdoptsEarlierPage(t *testing.T) {
 	o.state.Set(exp.Key, &exp)
 	want("before it is written", format.UnwrittenDigest)
 	write()
-	if announced := o.announcement(page, shown); announced == format.UnwrittenDigest {
+	if announced := o.announcement(time.UnixMilli(5000), page, shown); announced == format.UnwrittenDigest {
 		t.Error("nothing is withdrawn yet: the page is announced as not written")
 	}
 	undecided := map[mcs.Key]mcs.Export{exp.Key: registry.Published(exp), withdrawn.Key: record.Undecided(withdrawn.Key, "cls1")}

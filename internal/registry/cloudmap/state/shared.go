@@ -95,7 +95,7 @@ func (s *shared) publication(key mcs.Key) registry.PublishStatus {
 		}
 		return registry.PublishStatus{State: registry.Pending, Err: &registry.DuplicateIDError{ClusterID: s.cfg.Identity.ClusterID, OtherUID: uid}}
 	}
-	result := s.outbox.publication(key, s.shown())
+	result := s.outbox.publication(time.Now(), key, s.shown())
 	if result.State == registry.Pending && result.Err == nil {
 		result.Err = cmp.Or(s.writeProblem.Err(), s.readProblem.Err())
 		if page := &s.shown().pages[format.PageOf(key)]; result.Err == nil && page.lost && page.has(key) {

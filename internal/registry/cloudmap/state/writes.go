@@ -173,7 +173,8 @@ func (s *Writes) NextRecord(now time.Time) (at time.Time, ok bool) {
 }
 
 // RecordToWrite returns the own record if it has to be written: pages changed, the ID is claimed,
-// or a heartbeat is due. Pages that are being written are announced as they were before.
+// or a heartbeat is due. Pages that are being written are announced as they were before, and not
+// announced if that takes long.
 //
 // copyDue is set if the own catalog needs a copy of the record.
 func (s *Writes) RecordToWrite(now time.Time) (ours format.Member, copyDue, due bool) {
@@ -200,7 +201,7 @@ func (s *Writes) RecordToWrite(now time.Time) (ours format.Member, copyDue, due 
 	s.beat, s.beatAt = s.ours.Heartbeat, now
 	s.eager.Charge(now, struct{}{}, 1)
 	s.announce, s.unannounced, s.answerAt = false, time.Time{}, time.Time{}
-	s.ours.Pages = s.announced()
+	s.ours.Pages = s.announced(now)
 	s.ours.Namespaces = s.outbox.namespacesOf(s.ours.Pages)
 	s.ours.Imports = cmp.Or(s.imports, s.ours.Imports)
 	return s.ours, s.copyRecord, true
@@ -531,10 +532,10 @@ func (s *shared) addWanted(page int, keys engine.Keys) {
 
 // announced returns the digests for the own record: those of this process for adopted pages, and
 // those that the registry shows for the others. The caller holds s.mu.
-func (s *Writes) announced() (pages format.Digests) {
+func (s *Writes) announced(now time.Time) (pages format.Digests) {
 	shown := s.shown()
 	for i := range pages {
-		pages[i] = s.outbox.announcement(i, shown)
+		pages[i] = s.outbox.announcement(now, i, shown)
 	}
 	return pages
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
@@ -139,23 +140,39 @@ func (s *State) Problem() error {
 }
 
 // NameOf returns the version of a unit that the record of the cluster names, zero for none. A unit
-// that is not decided must not be named yet: other clusters keep what they know of it.
-func (s *State) NameOf(name belief.UnitName) (version belief.Version, isDecided bool) {
+// that is not decided must not be named: other clusters keep what they know of it.
+func (s *State) NameOf(now time.Time, name belief.UnitName) (version belief.Version, isDecided bool) {
 	u := s.units[name]
 	switch {
 	case u == nil:
 		return version, s.isAdopted
-	case u.state == Found, s.hasPredecessor && !u.isDecided, u.isOpen():
+	case u.state == Found, s.hasPredecessor && !u.isDecided, u.isOpen(now):
 		return version, false
 	}
 	return u.stored.Version, true
 }
 
-// isOpen reports whether the store may have a unit of which nothing was stored: its write is in
-// progress or had no answer. Other clusters may have read it, and must not take a later record for
-// its removal.
-func (u *unit) isOpen() bool {
-	return u.stored.IsNone() && (u.mayExist || u.write != nil && !u.write.IsNone())
+// IsSlow reports whether records leave a unit undecided because a write of it is slow. Other
+// clusters that have the version before keep it.
+func (s *State) IsSlow(now time.Time, name belief.UnitName) bool {
+	u := s.units[name]
+	return u != nil && (u.isDecided || !s.hasPredecessor) && !u.stored.IsNone() && u.isOpen(now)
+}
+
+// slowWrite is the time after which a write is slow: then a record leaves its unit undecided. Until
+// then the record names the version before, so that a unit which changes all the time is named
+// between two writes: a record follows a write within half of this time.
+const slowWrite = time.Second
+
+// isOpen reports whether other clusters may have read a version of the unit for which there is no
+// answer yet, and must not take a record for its removal: nothing was stored before. Nor for the
+// previous version, after a slow write: a cluster that starts would go back to that.
+func (u *unit) isOpen(now time.Time) bool {
+	since := u.openSince
+	if since.IsZero() && u.write != nil && !u.write.IsNone() {
+		since = u.write.began
+	}
+	return !since.IsZero() && (u.stored.IsNone() || now.Sub(since) >= slowWrite)
 }
 
 // NamedSet returns the number and the digest of the units that the store has, and of those that are

@@ -77,7 +77,7 @@ func TestNameOf(t *testing.T) {
 	first := map[UnitState]string{Found: undecided, Wanted: none, Writing: undecided, Written: "2", Shown: "2", Refused: none}
 	for _, state := range unitStates {
 		name := func(s *State) string {
-			switch version, isDecided := s.NameOf(webUnit); {
+			switch version, isDecided := s.NameOf(began, webUnit); {
 			case !isDecided:
 				return undecided
 			case version.Generation == 0:
@@ -101,21 +101,51 @@ func TestNameOf(t *testing.T) {
 	}
 	s := reached(Writing)
 	s.End(began, webUnit, Unanswered, errTest)
-	if _, isDecided := s.NameOf(webUnit); isDecided {
+	if _, isDecided := s.NameOf(began, webUnit); isDecided {
 		t.Error("a unit that a write without an answer may have written is decided")
 	}
 	s.Set(web, nil)
 	begin(s, began.Add(time.Minute), 3)
-	if _, isDecided := s.NameOf(webUnit); isDecided {
+	if _, isDecided := s.NameOf(began, webUnit); isDecided {
 		t.Error("it is decided while its removal is in progress")
 	}
 	s.End(began, webUnit, Accepted, nil)
-	if version, isDecided := s.NameOf(webUnit); !isDecided || version.Generation != 0 {
+	if version, isDecided := s.NameOf(began, webUnit); !isDecided || version.Generation != 0 {
 		t.Errorf("after its removal: %v, decided: %t", version, isDecided)
 	}
-	if version, isDecided := s.NameOf("unknown"); isDecided {
+	if version, isDecided := s.NameOf(began, "unknown"); isDecided {
 		t.Errorf("a unit that was not found yet is %v", version)
 	}
+}
+
+// TestNameOf_SlowWrite: while a write is slow, or has no answer, the version before is not named.
+func TestNameOf_SlowWrite(t *testing.T) {
+	s := reached(Shown)
+	want := func(when string, after time.Duration, want int64) {
+		t.Helper()
+		version, isDecided := s.NameOf(began.Add(after), webUnit)
+		if isDecided != (want != 0) || isDecided && version.Generation != want || s.IsSlow(began.Add(after), webUnit) == isDecided {
+			t.Errorf("%s: named is %v, decided: %t, want %d (0 for undecided)", when, version, isDecided, want)
+		}
+	}
+	s.Set(web, export(3))
+	begin(s, began, 3)
+	want("begun", slowWrite-1, 2)
+	want("slow", slowWrite, 0)
+	s.End(began, webUnit, Unanswered, errTest)
+	want("no answer", slowWrite-1, 2)
+	want("no answer for long", slowWrite, 0)
+	begin(s, began.Add(time.Minute), 4)
+	want("written again", time.Minute, 0)
+	s.End(began.Add(time.Minute), webUnit, Unfit, errTest)
+	want("the second write refused", 2*time.Minute, 0)
+	s.Set(web, export(5))
+	begin(s, began.Add(time.Hour), 5)
+	s.End(began.Add(time.Hour), webUnit, Accepted, nil)
+	want("accepted", time.Hour, 5)
+	s.Set(web, export(6))
+	begin(s, began.Add(2*time.Hour), 6)
+	want("the next write", 2*time.Hour, 5)
 }
 
 // TestNamedSet has the set of the units as they change.

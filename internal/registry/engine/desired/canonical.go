@@ -46,7 +46,7 @@ func (s *State) AppendUnit(out []byte, name belief.UnitName, key mcs.Key, e Enco
 	}
 	want, isAsked := u.want[key]
 	out = append(out, byte(u.state), e.Export(want), e.Time(u.last.Generation),
-		flags(isAsked, u.isDecided, u.isTorn, u.problem != nil, u.unshownSince.IsZero(), u.write != nil, u.mayExist))
+		flags(isAsked, u.isDecided, u.isTorn, u.problem != nil, u.unshownSince.IsZero(), u.write != nil, !u.openSince.IsZero()))
 	out = appendStored(out, &u.stored, key, e)
 	if w := u.write; w != nil {
 		out = appendStored(append(out, e.Time(w.generation), flags(w.isVoid, w.isOutdated)), &w.Stored, key, e)

@@ -69,9 +69,9 @@ type unit struct {
 	// isTorn is set if the store may have something else than stored: it is written even if stored
 	// has all desired exports.
 	isTorn bool
-	// mayExist is set if the store may have the unit although nothing was stored: a write of it had
-	// no answer.
-	mayExist bool
+	// openSince is the time at which the first write began that the store may have carried out
+	// although it had no answer, zero if there is none. A later answer decides.
+	openSince time.Time
 	// changed are the namespaces whose desired exports have changed since the last draft.
 	changed map[string]struct{}
 	// omitted are the desired exports that a draft has left out, with the error for their users.
@@ -140,7 +140,7 @@ func (u *unit) change() {
 func (u *unit) adopt(found Stored, isTorn bool, newest int64) {
 	isReplay := !found.IsNone() && found.Version.Generation <= newest && found.Version != u.last
 	isRemoved := found.IsNone() && !u.stored.IsNone()
-	u.mayExist = false
+	u.openSince = time.Time{}
 	if u.isTorn = isTorn || isReplay || isRemoved; !isReplay && !isRemoved {
 		u.stored, u.last = found, found.Version
 	}
@@ -211,14 +211,16 @@ func (u *unit) end(now time.Time, outcome Outcome, reason error, pause func(fail
 	if u.state != Writing {
 		return
 	}
-	u.mayExist = u.mayExist || (outcome == Unanswered || w.isVoid) && !w.IsNone()
+	if outcome == Unanswered || w.isVoid {
+		u.leaveOpen(w)
+	}
 	if w.isVoid {
 		u.state, u.isTorn = Wanted, true
 		return
 	}
 	switch outcome {
 	case Accepted:
-		u.stored, u.last, u.isTorn, u.isDecided, u.mayExist = w.Stored, w.Version, false, true, false
+		u.stored, u.last, u.isTorn, u.isDecided, u.openSince = w.Stored, w.Version, false, true, time.Time{}
 		u.problem, u.failures, u.retryAt = nil, 0, time.Time{}
 		u.state, u.unshownSince = Written, now
 		if w.isOutdated {
@@ -239,6 +241,13 @@ func (u *unit) end(now time.Time, outcome Outcome, reason error, pause func(fail
 	}
 }
 
+// leaveOpen records that the store may have carried out a write that had no answer.
+func (u *unit) leaveOpen(w *write) {
+	if u.openSince.IsZero() && !w.IsNone() {
+		u.openSince = w.began
+	}
+}
+
 // observe is the event that a read of the store, which ended at readAt, shows the unit as it was
 // written last or otherwise.
 func (u *unit) observe(now time.Time, isAsWritten bool, readAt time.Time, patience time.Duration) {
@@ -248,7 +257,7 @@ func (u *unit) observe(now time.Time, isAsWritten bool, readAt time.Time, patien
 	isSettled := u.state == Written || u.state == Shown
 	switch {
 	case isAsWritten:
-		u.unshownSince, u.undone, u.mayExist = time.Time{}, nil, false
+		u.unshownSince, u.undone = time.Time{}, nil
 		if isSettled {
 			u.shown()
 		}

@@ -232,13 +232,13 @@ func TestAdopt_NoReplay(t *testing.T) {
 	for _, found := range []Stored{storedExport(2), {}} {
 		s.Lose(true)
 		s.Adopt(webUnit, found, false)
-		if version, isDecided := s.NameOf(webUnit); version.Generation != 5 || !isDecided {
+		if version, isDecided := s.NameOf(began, webUnit); version.Generation != 5 || !isDecided {
 			t.Errorf("found %v: the record names %v", found.Version, version)
 		}
 	}
 	s.Lose(false)
 	s.Adopt(webUnit, storedExport(2), false)
-	if version, _ := s.NameOf(webUnit); version != (belief.Version{}) {
+	if version, _ := s.NameOf(began, webUnit); version != (belief.Version{}) {
 		t.Errorf("after another process: the record names %v", version)
 	}
 	if units := begin(s, began, 6); len(units) != 1 {

@@ -122,7 +122,7 @@ func (e *encoder) isUsed(generation int16) bool {
 func (e *encoder) record(out []byte, r *record) []byte {
 	out = append(out, byte(r.key), e.time(r.generation), e.time(r.beat), bits(r.farewell, r.succeeds))
 	for _, u := range e.order[:e.world.Units] {
-		out = append(out, e.time(r.names[u]), bits(r.leavesOpen(u)))
+		out = append(out, e.time(r.names[u]), bits(r.leavesOpen(u), r.isSlow))
 	}
 	return out
 }

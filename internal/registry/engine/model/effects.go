@@ -76,6 +76,20 @@ func (m *member) announceRest(w *World, u int) bool {
 	return true
 }
 
+// writeSlowly writes a unit with a further export, and meanwhile the record and its copy, which
+// leave the unit undecided.
+func (m *member) writeSlowly(w *World, move Move) bool {
+	m.writeUnit(move.Unit, m.units[move.Unit].keys|1<<move.Key)
+	m.clock++
+	r := record{
+		key: m.key, succeeds: m.succeeds, generation: m.last.generation, beat: m.clock, names: m.named,
+		isWriting: true, isSlow: true, writing: move.Unit,
+	}
+	m.shared, m.own, m.last = r, r, r
+	m.sign(w, r)
+	return true
+}
+
 // leave writes a farewell, and removes the rest.
 func (m *member) leave(w *World) bool {
 	m.clock++

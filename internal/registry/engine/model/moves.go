@@ -19,9 +19,11 @@ const (
 	// Withdraw ends an export in the same way.
 	Withdraw
 	// Announce writes the record that names what was written. AnnounceRest does so while the write
-	// of a unit is in progress, which the record names as it was before.
+	// of a unit is in progress, which the record names as it was before. WriteSlowly is a write
+	// that takes long, and a record during it.
 	Announce
 	AnnounceRest
+	WriteSlowly
 	// Beat writes the record again, and all that the store does not show.
 	Beat
 	// Crash ends the process of the cluster, and Start starts the next one.
@@ -110,6 +112,9 @@ var allKinds = [kinds]kind{
 	}},
 	AnnounceRest: {anExporter, "announces all but what it is writing of", func(s *state, m *member, move Move) bool {
 		return m.canWrite() && m.announceRest(s.world, int(move.Unit))
+	}},
+	WriteSlowly: {anExporter, "writes its record while it is writing", func(s *state, m *member, move Move) bool {
+		return m.isMember() && !m.has(move) && m.writeSlowly(s.world, move)
 	}},
 	Beat: {anExporter, "writes its record again", func(s *state, m *member, _ Move) bool {
 		return m.canWrite() && m.announce(s.world)
@@ -255,7 +260,7 @@ const (
 // selected returns for which units and keys a kind has moves.
 func (k Kind) selected() selects {
 	switch k {
-	case Publish, Withdraw, Clone:
+	case Publish, Withdraw, WriteSlowly, Clone:
 		return eachKey
 	case AnnounceRest, ReadUnit, RestoreUnit, DeleteUnit, ForgeUnit, LateUnit:
 		return eachUnit

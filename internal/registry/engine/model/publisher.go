@@ -62,13 +62,16 @@ type publisher struct {
 	flight    [maxUnits]written
 	isFlying  [maxUnits]bool
 	isApplied [maxUnits]bool
+	// open are the generations that the store has carried out, and not answered.
+	open [maxUnits]int16
 	// named are the generations in the latest record, 0 for none; isOpen is set for those that it
 	// leaves undecided.
 	named  [maxUnits]int16
 	isOpen [maxUnits]bool
 	// isUnseen is set for units that the watch has not shown since they have changed.
 	isUnseen [maxUnits]bool
-	// latest are the latest generations that this process has named.
+	// latest are the latest generations that this process has named, or that others may have read
+	// for long.
 	latest [maxUnits]int16
 	// isEarlier is set once it has named an earlier one again.
 	isEarlier bool
@@ -162,7 +165,7 @@ func (s *publisher) isWriting() bool { return slices.Contains(s.isFlying[:], tru
 
 // hold has the process get the ID, and adopt what it reads.
 func (s *publisher) hold(isLate bool) bool {
-	s.holder = thisProcess
+	s.holder, s.open = thisProcess, [maxUnits]int16{}
 	s.state.SetPredecessor(true)
 	if !s.world.AsSet {
 		s.state.KeepWithdrawn(true)
@@ -194,6 +197,9 @@ func (s *publisher) write() bool {
 	}
 	s.now = s.now.Add(time.Minute)
 	s.clock++
+	for u := range s.world.Units {
+		s.latest[u] = max(s.latest[u], s.open[u]) // that is long ago now
+	}
 	isAny := false
 	for d := range s.state.Drafts(s.now) {
 		isAny = true
@@ -224,7 +230,7 @@ func (s *publisher) apply(u int) bool {
 	s.isApplied[u] = true
 	if version := s.flight[u].version; version != 0 && version != undecidedVersion && !s.world.AsSet {
 		// others may read it before the record names it
-		s.isKnown[u], s.mayEnd[u] = true, s.want[u] == 0
+		s.isKnown[u], s.mayEnd[u], s.open[u] = true, s.want[u] == 0, s.flight[u].generation
 	}
 	return true
 }
@@ -233,6 +239,7 @@ func (s *publisher) apply(u int) bool {
 func (s *publisher) end(u int, outcome desired.Outcome) bool {
 	if outcome == desired.Accepted {
 		s.apply(u)
+		s.open[u] = 0
 	}
 	s.isFlying[u], s.isApplied[u], s.flight[u] = false, false, written{}
 	s.state.End(s.now, unitName(u), outcome, errors.New("no answer"))
@@ -267,7 +274,7 @@ func (s *publisher) record() bool {
 	}
 	s.isRecorded = true
 	for u := range s.world.Units {
-		version, isDecided := s.state.NameOf(unitName(u))
+		version, isDecided := s.state.NameOf(s.now, unitName(u))
 		if s.world.AsSet {
 			version, isDecided = s.state.StoredOf(unitName(u)).Version, true
 		}
@@ -424,7 +431,7 @@ func (s *publisher) Form() []byte {
 func (s *publisher) append(out []byte, order []int, e *versions) []byte {
 	out = append(out, byte(s.holder), bits(s.isSettled))
 	for _, u := range order {
-		out = append(out, s.want[u], e.time(s.named[u]), e.time(s.latest[u]))
+		out = append(out, s.want[u], e.time(s.named[u]), e.time(s.latest[u]), e.time(s.open[u]))
 		for _, w := range []written{s.store[u], s.backup[u], s.flight[u]} {
 			out = append(out, e.time(w.generation), w.version)
 		}

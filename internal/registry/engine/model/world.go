@@ -57,9 +57,10 @@ type record struct {
 	farewell         bool
 	generation, beat int16
 	names            [maxUnits]int16 // the generations of the named units, 0 for none
-	// isWriting is set if it was written during the write of unit writing.
-	isWriting bool
-	writing   uint8
+	// isWriting is set if it was written during the write of unit writing, and isSlow if it leaves
+	// that unit undecided.
+	isWriting, isSlow bool
+	writing           uint8
 }
 
 // leavesOpen reports whether a unit was being written when a record was.
@@ -345,9 +346,12 @@ func (s *state) readRecord(i int, r record, place belief.Place) belief.Record {
 
 // byUnit returns the manifest of a record.
 func (s *state) byUnit(i int, r record) belief.ByUnit {
-	m := belief.ByUnit{Digests: map[belief.UnitName]string{}}
+	m := belief.ByUnit{Digests: map[belief.UnitName]string{}, Unwritten: map[belief.UnitName]bool{}}
 	for u, generation := range r.names[:s.world.Units] {
-		if generation != 0 {
+		switch {
+		case r.isSlow && r.leavesOpen(u):
+			m.Unwritten[unitName(u)] = true
+		case generation != 0:
 			m.Digests[unitName(u)] = digest(generation)
 		}
 	}

@@ -115,6 +115,10 @@ func Worlds() []*World {
 			Moves: []Kind{ReadRecord, ReadUnit, Publish, Announce, AnnounceRest, Backup, LateUnit},
 		},
 		{
+			Name: "a slow write, and a reader that restarts", Clusters: 1, Units: 1, KeysPerUnit: 2, IsImported: true,
+			Moves: []Kind{ReadRecord, ReadUnit, Withdraw, Announce, WriteSlowly, Backup, LateUnit, Answer, Kill},
+		},
+		{
 			Name: "records that are sent", Clusters: 1, Units: 2, KeysPerUnit: 1, IsImported: true,
 			Moves: slices.Concat(reads, []Kind{Publish, Announce, Withdraw, Send, SendAgain, Backup, LateRecord, LateUnit, Kill, SaveTimes}),
 		},
