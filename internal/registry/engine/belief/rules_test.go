@@ -17,6 +17,9 @@ func TestUnitsBeingWritten(t *testing.T) {
 	for name, starts := range map[string][]Event{
 		"the first record":  nil,
 		"the second record": {RecordRead{testRecord(key1, 20, 20)}},
+		"the second record, after what the first one names, of a store that was set back": {
+			RecordRead{testRecord(key1, 20, 20)}, UnitsRead{Cluster: "cls", Units: []Unit{testUnit(key1, 20)}},
+		},
 	} {
 		s := started(pinOf(10))
 		for _, e := range starts {

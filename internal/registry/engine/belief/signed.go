@@ -179,14 +179,14 @@ func (s *State) decide(st *step, c *cluster, name UnitName) {
 }
 
 // confirm records that what was read of a cluster is not old, once more than one record was read.
-// Versions that only the first record has named are old.
+// Versions that only the first record has named may be old: the store may have been set back.
 func (s *State) confirm(st *step, c *cluster) {
 	if c.state != Current || !c.signed.mayBeOld {
 		return
 	}
 	c.signed.mayBeOld = false
-	for _, u := range c.signed.units {
-		if u.state == Behind {
+	for name, u := range c.signed.units {
+		if f := s.facts(st, c, name); u.state == Behind || f.answer.Kind == Undecided {
 			st.changed.addContent(&u.content)
 			s.index.setNamed(c, &u.content, &Content{})
 			*u = unit{state: Unread, named: u.named, listing: u.listing}

@@ -114,7 +114,7 @@ var allKinds = [kinds]kind{
 		return m.canWrite() && m.announceRest(s.world, int(move.Unit))
 	}},
 	WriteSlowly: {anExporter, "writes its record while it is writing", func(s *state, m *member, move Move) bool {
-		return m.isMember() && !m.has(move) && m.writeSlowly(s.world, move)
+		return m.isMember() && m.writeSlowly(s.world, move)
 	}},
 	Beat: {anExporter, "writes its record again", func(s *state, m *member, _ Move) bool {
 		return m.canWrite() && m.announce(s.world)

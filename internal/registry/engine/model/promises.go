@@ -121,8 +121,7 @@ func (s *state) checkExport(m *member, imp *imported, i, u, k int, now view) str
 		return "an export is imported that the cluster has not signed (promise 1)"
 	}
 	isOld := imp.generation != now.generation && m.versions[at].named < imp.at
-	// A reader that was killed may read an earlier record than before, until the next heartbeat.
-	if isOld && !m.wasKilled {
+	if isOld && !s.mayShowEarlier(i, now) {
 		return fmt.Sprintf("an earlier version is imported again (promise 1): %d, after evidence of %d", now.generation, imp.at)
 	}
 	evidence := now.generation
@@ -137,6 +136,12 @@ func (s *state) checkExport(m *member, imp *imported, i, u, k int, now view) str
 	}
 	*imp = imported{generation: now.generation, at: evidence}
 	return ""
+}
+
+// mayShowEarlier reports whether the reader was killed and may have read an earlier record since
+// than before: until the next heartbeat. If there is none, it counts when the cluster is stale.
+func (s *state) mayShowEarlier(i int, now view) bool {
+	return s.members[i].wasKilled && (s.reader.StateOf(clusterID(i)) != belief.Current || now.Liveness == registry.Stale)
 }
 
 // text returns the view as a word.

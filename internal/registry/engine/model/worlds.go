@@ -55,6 +55,10 @@ func Worlds() []*World {
 			Moves: slices.Concat(reads, []Kind{Publish, Announce, Withdraw, Kill, Restart, Backup, RestoreAll, RestoreRecord}),
 		},
 		{
+			Name: "a store that is set back, and a slow write", Clusters: 1, Units: 1, KeysPerUnit: 1, IsImported: true,
+			Moves: []Kind{ReadRecord, ReadUnit, Publish, Announce, WriteSlowly, Kill, Backup, RestoreAll},
+		},
+		{
 			Name: "a store that is set back, as a set", Clusters: 1, Units: 2, KeysPerUnit: 1, AsSet: true, IsImported: true,
 			Moves: slices.Concat(setRead, []Kind{Publish, Withdraw, Beat, Kill, Restart, Backup, RestoreAll, RestoreUnit}),
 		},
