@@ -623,7 +623,8 @@ func (tr *trial) traceKnown() {
 
 // forgetRetired does as administrators do with a cluster whose last record another user has
 // deleted, or prevented by a record of its own, which they remove: clusters that were down since
-// then cannot know that it has left.
+// then cannot know that it has left. Nor can one that was killed before it had saved the key of the
+// cluster, and has not read it since. docs/reliability-tests.md has that as a limit.
 func (tr *trial) forgetRetired() {
 	for _, other := range tr.clusters {
 		if other.isRetired && tr.isFarewellLost(other.identity.ClusterID) {
@@ -633,7 +634,7 @@ func (tr *trial) forgetRetired() {
 	for _, a := range tr.clusters {
 		for _, other := range tr.clusters {
 			id := other.identity.ClusterID
-			if a.process == nil || !other.isRetired || !tr.isFarewellLost(id) {
+			if a.process == nil || !other.isRetired || !tr.isFarewellLost(id) && !a.hasLostKey(id) {
 				continue
 			}
 			isKnown := func(v known) bool {
@@ -649,6 +650,12 @@ func (tr *trial) forgetRetired() {
 			}
 		}
 	}
+}
+
+// hasLostKey reports whether a was killed before it had saved the key of a cluster.
+func (a *actor) hasLostKey(id string) bool {
+	_, isPinned := a.process.cfg.Keyring.Pin(id)
+	return !isPinned && a.trial.behind[a.number][id]
 }
 
 // unsettled is something that is not as it was asked for, "" if everything is.
