@@ -43,7 +43,8 @@ type storedPin struct {
 	Key       string                `json:"key,omitempty"`
 	From      int64                 `json:"from,omitempty"` // heartbeat
 	UID       string                `json:"uid,omitempty"`
-	Last      map[string]storedTime `json:"last,omitempty"` // by registry
+	Last      map[string]storedTime `json:"last,omitempty"`    // by registry
+	Content   map[string]string     `json:"content,omitempty"` // by registry
 	Left      bool                  `json:"left,omitempty"`
 	Forgotten bool                  `json:"forgotten,omitempty"`
 	Unsealed  []string              `json:"unsealed,omitempty"` // registries
@@ -137,7 +138,7 @@ func (p *Pins) SaveEnd(ctx context.Context, ended time.Time) error {
 }
 
 func encodePin(pin trust.Pin) (string, error) {
-	stored := storedPin{From: pin.From, UID: pin.UID, Last: map[string]storedTime{}, Left: pin.Left, Forgotten: pin.Forgotten, Unsealed: pin.Unsealed, Since: pin.Since}
+	stored := storedPin{From: pin.From, UID: pin.UID, Last: map[string]storedTime{}, Content: pin.Content, Left: pin.Left, Forgotten: pin.Forgotten, Unsealed: pin.Unsealed, Since: pin.Since}
 	for name, at := range pin.Last {
 		stored.Last[name] = storedTime(at)
 	}
@@ -158,7 +159,7 @@ func decodePin(text string) (trust.Pin, error) {
 	if err := json.Unmarshal([]byte(text), &stored); err != nil {
 		return trust.Pin{}, fmt.Errorf("decoding the key of a cluster: %w", err)
 	}
-	pin := trust.Pin{From: stored.From, UID: stored.UID, Last: map[string]trust.Time{}, Left: stored.Left, Forgotten: stored.Forgotten, Unsealed: stored.Unsealed, Since: stored.Since}
+	pin := trust.Pin{From: stored.From, UID: stored.UID, Last: map[string]trust.Time{}, Content: stored.Content, Left: stored.Left, Forgotten: stored.Forgotten, Unsealed: stored.Unsealed, Since: stored.Since}
 	for name, at := range stored.Last {
 		pin.Last[name] = trust.Time(at)
 	}

@@ -40,7 +40,7 @@ func TestPins(t *testing.T) {
 	}
 	key := loadKey(t, c).Key()
 	pins := map[string]trust.Pin{
-		"cls2": {Key: key, From: 5, UID: "uid-2", Last: map[string]trust.Time{"cloudmap": {Generation: 7, Heartbeat: 9}}, Unsealed: []string{"cloudmap", "west"}, Since: time.Unix(1_800_000_000, 0).UTC()},
+		"cls2": {Key: key, From: 5, UID: "uid-2", Last: map[string]trust.Time{"cloudmap": {Generation: 7, Heartbeat: 9}}, Content: map[string]string{"cloudmap": "W2vXx2oJz1c"}, Unsealed: []string{"cloudmap", "west"}, Since: time.Unix(1_800_000_000, 0).UTC()},
 		"cls3": {Key: key, UID: "uid-3", Last: map[string]trust.Time{}, Left: true},
 		"cls4": {Last: map[string]trust.Time{}, Forgotten: true},
 	}

@@ -154,22 +154,27 @@ const longestReads = 10 * time.Second
 // readPages reads every page and every copy of a record that has to be read.
 func (r *reader) readPages(ctx context.Context, place controlPlace) error {
 	began := time.Now()
-	for wanted := r.state.Reads.StaleReads(began); len(wanted) > 0; wanted = r.state.Reads.MoreNewcomers(time.Now()) {
-		if err := r.readCatalogs(ctx, place, wanted, began.Add(longestReads)); err != nil {
-			return err
-		}
+	wanted, others := r.state.Reads.StaleReads(began)
+	var err error
+	for ; err == nil && len(wanted) > 0; wanted = r.state.Reads.MoreNewcomers(time.Now()) {
+		err = r.readCatalogs(ctx, place, wanted, began.Add(longestReads), false)
 	}
-	return nil
+	if api.MustSlowDown(err) {
+		return err // the others can wait
+	}
+	return cmp.Or(err, r.readCatalogs(ctx, place, others, began.Add(longestReads), true))
 }
 
-// readCatalogs reads catalogs, and begins no read after the deadline.
-func (r *reader) readCatalogs(ctx context.Context, place controlPlace, wanted []state.CatalogRead, deadline time.Time) error {
+// readCatalogs reads catalogs. It begins no read after the deadline, nor once one was throttled if
+// they can wait.
+func (r *reader) readCatalogs(ctx context.Context, place controlPlace, wanted []state.CatalogRead, deadline time.Time, canWait bool) error {
 	var group errgroup.Group
 	group.SetLimit(concurrency)
 	var failed failures
 	for _, read := range wanted {
 		group.Go(func() error {
-			if time.Now().Before(deadline) {
+			waits := canWait && api.MustSlowDown(failed.first())
+			if !waits && time.Now().Before(deadline) {
 				failed.add(r.readCatalog(ctx, place, read))
 			}
 			return nil

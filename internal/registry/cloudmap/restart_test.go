@@ -1,6 +1,7 @@
 package cloudmap
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"regexp"
@@ -872,6 +873,55 @@ func TestRestart_KilledAtTakeover(t *testing.T) {
 			case <-time.After(5 * time.Minute):
 				t.Fatalf("no notification: the view is %v", view.Clusters)
 			}
+		}
+	})
+}
+
+// TestRestart_ChangedFirst restarts an importer while AWS admits one read of a catalog a second, as
+// when 1,000 clusters of an account restart at once. The catalog that has changed meanwhile is read
+// first, and those that have not are not asked for while reads are throttled.
+func TestRestart_ChangedFirst(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		const clusters, changed = 12, 7
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		id := func(i int) string { return fmt.Sprintf("other-%02d", i) }
+		var exporters []*process
+		for i := range clusters {
+			identity := mcs.Identity{ClusterID: id(i), ClusterSetID: cls1.ClusterSetID, UID: "uid-" + id(i)}
+			exporters = append(exporters, w.begin(identity, nil))
+			publish(t, exporters[i].Registry, webExport(id(i), 0, 1))
+		}
+		importer := w.begin(cls1, nil)
+		for i := range clusters {
+			w.until(2*time.Minute, "all exports are known", sees(t, importer.Registry, webExport(id(i), 0, 1)))
+		}
+		time.Sleep(time.Minute) // until the clusters are not young
+		if err := importer.end(nil); err != nil {
+			t.Fatal(err)
+		}
+		publish(t, exporters[changed].Registry, webExport(id(changed), 0, 2))
+		time.Sleep(5 * time.Second)
+		var admitted []string
+		var admittedAt time.Time
+		refused := 0
+		w.setIntercept(func(r request) (code, body string, ok bool) {
+			if r.cluster != cls1.ClusterID || r.operation != "DiscoverInstances" || !r.names("catalog.other") {
+				return "", "", false
+			}
+			if time.Since(admittedAt) < time.Second {
+				refused++
+				return "RequestLimitExceeded", "", true
+			}
+			admittedAt = time.Now()
+			at := bytes.Index(r.body, []byte("catalog.other"))
+			admitted = append(admitted, string(r.body[at+len("catalog."):at+len("catalog.other-00")]))
+			return "", "", false
+		})
+		began := time.Now()
+		importer = w.begin(cls1, nil)
+		w.until(10*time.Second, "the change is known", sees(t, importer.Registry, webExport(id(changed), 0, 2)))
+		if admitted[0] != id(changed) || refused > concurrency {
+			t.Errorf("after %v, %d reads were refused, and those of %q admitted; want %s first, and no read after a refused one", time.Since(began), refused, admitted, id(changed))
 		}
 	})
 }

@@ -34,6 +34,9 @@ type Pin struct {
 	// Last is the time of the latest record that was read from each registry, by the registry's
 	// name. An earlier record is a replay.
 	Last map[string]Time
+	// Content is a digest of the latest content of the cluster that was read as a whole from each
+	// registry, if that has one (ObserveContent).
+	Content map[string]string
 	// Left is set after a farewell of the cluster, Forgotten after an administrator requested to
 	// forget it. Any key may follow a farewell; a forgotten cluster returns with a record later
 	// than Last.
@@ -47,8 +50,8 @@ type Pin struct {
 	Since time.Time
 }
 
-// detail selects the fields of a Pin that are compared: all but the times, also the generations of
-// the records, or all.
+// detail selects the fields of a Pin that are compared: all but the times and the content, also the
+// content and the generations of the records, or all.
 type detail int
 
 const (
@@ -59,18 +62,27 @@ const (
 
 // equal reports whether p and o are the same.
 func (p Pin) equal(o Pin, d detail) bool {
-	return p.Key == o.Key && p.From == o.From && p.UID == o.UID && p.Since.Equal(o.Since) && p.Left == o.Left && p.Forgotten == o.Forgotten && slices.Equal(p.Unsealed, o.Unsealed) && maps.EqualFunc(p.Last, o.Last, func(a, b Time) bool {
+	return p.Key == o.Key && p.From == o.From && p.UID == o.UID && p.Since.Equal(o.Since) && p.Left == o.Left && p.Forgotten == o.Forgotten && slices.Equal(p.Unsealed, o.Unsealed) && p.hasRead(o, d)
+}
+
+// hasRead reports whether p and o are the same in what was read from each registry.
+func (p Pin) hasRead(o Pin, d detail) bool {
+	return maps.EqualFunc(p.Last, o.Last, func(a, b Time) bool {
 		return d == withoutTimes || a.Generation == b.Generation && (d == withGenerations || a == b)
-	})
+	}) && (d == withoutTimes || maps.Equal(p.Content, o.Content))
 }
 
 // size returns the size of a pin in the store at most: that of its texts, of which JSON escapes
-// those of the cluster, and 180 bytes, and for each registry 75 bytes with times of 19 digits.
+// those of the cluster, and 180 bytes, and for each registry 75 bytes with times of 19 digits, and
+// 20 with a digest of 11 characters.
 func (p Pin) size() int {
-	const fields, time, escaped = 180, 75, 2
+	const fields, time, digest, escaped = 180, 75, 20, 2
 	n := fields + escaped*len(p.UID)
 	for registry := range p.Last {
 		n += time + len(registry)
+	}
+	for registry := range p.Content {
+		n += digest + len(registry)
 	}
 	for _, registry := range p.Unsealed {
 		n += len(`"",`) + len(registry)
@@ -83,7 +95,7 @@ func (p Pin) IsZero() bool { return p.Key == Key{} && !p.Left && !p.Forgotten }
 
 // clone returns a copy of p.
 func (p Pin) clone() Pin {
-	p.Last, p.Unsealed = maps.Clone(p.Last), slices.Clone(p.Unsealed)
+	p.Last, p.Content, p.Unsealed = maps.Clone(p.Last), maps.Clone(p.Content), slices.Clone(p.Unsealed)
 	return p
 }
 
@@ -428,6 +440,8 @@ type Known struct {
 	// that was read from this registry.
 	Key  Key
 	Last Time
+	// Content is that of the pin.
+	Content string
 	// HasEnded is set if the cluster has left or was forgotten, and has not returned. IsSaved
 	// reports whether the next process will know that.
 	HasEnded, IsSaved bool
@@ -448,7 +462,7 @@ func (k *Keyring) Of(registry, clusterID string) Known {
 	}
 	last := pin.Last[registry]
 	return Known{
-		Key: pin.Key, Last: last, HasEnded: pin.Left || pin.Forgotten,
+		Key: pin.Key, Last: last, Content: pin.Content[registry], HasEnded: pin.Left || pin.Forgotten,
 		IsSaved:  k.cfg.Store == nil || pin.Left == pin.saved.Left && pin.Forgotten == pin.saved.Forgotten,
 		IsSilent: k.cfg.Now().Sub(pin.heard) >= k.cfg.StaleAfter,
 		IsLatest: last.Heartbeat >= pin.heartbeat(),
@@ -492,6 +506,21 @@ func (k *Keyring) Observe(r Record) {
 	pin.From = cmp.Or(pin.From, r.At.Heartbeat)
 	pin.UID, pin.Last[r.Registry], pin.heard = r.UID, r.At, k.cfg.Now()
 	pin.read++
+}
+
+// ObserveContent records that all content of a cluster was read from a registry, with the digest of
+// its names. A process that starts reads other content first.
+func (k *Keyring) ObserveContent(registry, clusterID, digest string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if pin, ok := k.pins[clusterID]; ok && pin.Content[registry] != digest {
+		content := maps.Clone(pin.Content)
+		if content == nil {
+			content = map[string]string{}
+		}
+		content[registry] = digest
+		pin.Content = content
+	}
 }
 
 // ObserveEnd records that the latest record of a cluster, a farewell, is its last word, although a

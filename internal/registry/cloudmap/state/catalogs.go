@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
@@ -36,6 +37,8 @@ type catalogs struct {
 	belief     *belief.State
 	staleAfter time.Duration
 	keyring    *trust.Keyring
+	// registry is the name of the registry in the keyring.
+	registry string
 	// ledger has the budgets of the other clusters. isWanted reports whether the exports of a
 	// namespace are used; nil is all.
 	ledger   *budget.Ledger
@@ -113,7 +116,7 @@ type catalog struct {
 
 func newCatalogs(cfg Config) *catalogs {
 	c := &catalogs{
-		identity: cfg.Identity, own: newOwnCatalog(cfg), staleAfter: cfg.StaleAfter, keyring: cfg.Keyring,
+		identity: cfg.Identity, own: newOwnCatalog(cfg), staleAfter: cfg.StaleAfter, keyring: cfg.Keyring, registry: cfg.ClientName,
 		belief: belief.New(belief.Config{
 			Own: cfg.Identity.ClusterID, UnitOf: unitOf, CodeOf: format.NamespaceCode, Poll: cfg.PollInterval, StaleAfter: cfg.StaleAfter,
 			Keyring: cfg.Keyring, Registry: cfg.ClientName,
@@ -278,6 +281,31 @@ func (c *catalogs) take(now time.Time, cluster *catalog, record *format.Member) 
 	for i := range cluster.pages {
 		if before != nil && before.Pages[i] != record.Pages[i] {
 			c.announce(cluster, i)
+		}
+	}
+}
+
+// digestOf returns a digest of the pages that a record announces, "" if it does not decide all: the
+// next one follows soon.
+func digestOf(r *format.Member) string {
+	if r == nil || slices.Contains(r.Pages[:], format.UnwrittenDigest) {
+		return ""
+	}
+	return format.Digest([]byte(strings.Join(r.Pages[:], ",")))
+}
+
+// hasChanged reports whether a cluster announces other pages than those of which this process or a
+// previous one has read all.
+func (c *catalogs) hasChanged(cluster *catalog) bool {
+	digest := digestOf(cluster.record)
+	return digest != "" && digest != c.keyring.Of(c.registry, cluster.id).Content
+}
+
+// observeRead records of which clusters all pages that they announce were read.
+func (c *catalogs) observeRead() {
+	for id, cluster := range c.clusters {
+		if digest := digestOf(cluster.record); digest != "" && !c.belief.HasUnread(id) {
+			c.keyring.ObserveContent(c.registry, id, digest)
 		}
 	}
 }

@@ -123,7 +123,7 @@ func readRandomly(t *testing.T, seed uint64, counts map[string]int) {
 			}
 			s.Reads.ObserveMembers(records, engine.Keys{})
 		default:
-			for _, read := range s.Reads.StaleReads(time.Now()) {
+			for _, read := range staleReads(s) {
 				c := others[slices.IndexFunc(others, func(c *changingCluster) bool { return c.record.ClusterID == read.ClusterID })]
 				instances := []api.Instance{format.CopyOf(c.record.Instance(c.signer()))}
 				for _, page := range c.catalog {

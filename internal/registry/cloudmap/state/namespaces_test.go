@@ -29,7 +29,7 @@ func TestLookup_OfSkippedPage(t *testing.T) {
 		r.Heartbeat++
 		show(s, r)
 		pages := 0
-		for _, read := range s.Reads.StaleReads(time.Now()) {
+		for _, read := range staleReads(s) {
 			pages += len(read.Pages)
 		}
 		if pages != want {

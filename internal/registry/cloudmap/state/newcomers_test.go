@@ -68,7 +68,7 @@ func TestReads_ManyNewcomers(t *testing.T) {
 			return len(wanted)
 		}
 		s.Reads.ObserveMembers(others.members, engine.Keys{})
-		rounds := []int{read(s.Reads.StaleReads(time.Now()))}
+		rounds := []int{read(staleReads(s))}
 		for rounds[len(rounds)-1] > 0 {
 			rounds = append(rounds, read(s.Reads.MoreNewcomers(time.Now())))
 		}
@@ -77,7 +77,7 @@ func TestReads_ManyNewcomers(t *testing.T) {
 		}
 		for range 4 {
 			s.Reads.ObserveMembers(others.members, engine.Keys{})
-			for wanted := s.Reads.StaleReads(time.Now()); read(wanted) > 0; wanted = s.Reads.MoreNewcomers(time.Now()) {
+			for wanted := staleReads(s); read(wanted) > 0; wanted = s.Reads.MoreNewcomers(time.Now()) {
 			}
 		}
 		if known := others.known(s); tt.fake == "" && known != 60 || tt.fake == "other-0000" && known != 59 || tt.fake == "all" && known != 0 {
@@ -124,7 +124,7 @@ func TestReads_FakesDoNotHoldUpAStart(t *testing.T) {
 		s := New(testConfig())
 		poll := func(members []api.Instance) {
 			s.Reads.ObserveMembers(members, engine.Keys{})
-			for wanted := s.Reads.StaleReads(time.Now()); len(wanted) > 0; wanted = s.Reads.MoreNewcomers(time.Now()) {
+			for wanted := staleReads(s); len(wanted) > 0; wanted = s.Reads.MoreNewcomers(time.Now()) {
 				for _, read := range wanted {
 					if catalog := others.catalogs[read.ClusterID]; catalog != nil {
 						s.Reads.ObserveCatalog(time.Now(), read.ClusterID, append(catalog, others.recordOf(read.ClusterID)...))

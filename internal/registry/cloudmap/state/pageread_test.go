@@ -193,7 +193,7 @@ func TestIgnoredNamespace(t *testing.T) {
 			t.Errorf("%s: ignored by %v, exported by %d, unknown %v, %v", what, view.In(registry.Ignored), len(view.Exports()), view.In(registry.Unknown), err)
 		}
 		got := 0
-		for _, read := range state.Reads.StaleReads(time.Now()) {
+		for _, read := range staleReads(state) {
 			got += len(read.Pages)
 		}
 		if got != pages {

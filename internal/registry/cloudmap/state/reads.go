@@ -63,6 +63,7 @@ func (s *Reads) SetError(err error) engine.Keys {
 	if s.readProblem.Set(err) {
 		s.addPending(changed)
 	}
+	s.catalogs.observeRead()
 	hasEnded := s.absent.observe(err)
 	if err != nil {
 		return changed
@@ -142,23 +143,30 @@ func (s *Reads) ObserveAudit(now time.Time, shown *format.Member, stored []api.I
 	}
 }
 
-// StaleReads returns the pages and the copies of records that have to be read.
-func (s *Reads) StaleReads(now time.Time) (wanted []CatalogRead) {
+// StaleReads returns the pages and the copies of records that have to be read: changed are those of
+// the clusters whose pages have changed since they were read, also by the previous process, and of
+// unknown clusters. After a restart most have not changed, and what is imported from these others
+// stays. If 1,000 clusters of an account restart at once, each may make one read a second.
+func (s *Reads) StaleReads(now time.Time) (changed, others []CatalogRead) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	own := CatalogRead{ClusterID: s.cfg.Identity.ClusterID, Pages: s.shown().unreadPages(now)}
 	if !s.cfg.ReadOnly && !own.isEmpty() { // otherwise what this cluster may have left is not used
-		wanted = append(wanted, own)
+		changed = append(changed, own)
 	}
 	for id, cluster := range s.catalogs.clusters { // in random order
 		if s.catalogs.isUnknown(id) {
 			continue
 		}
-		if read := s.readOf(now, cluster); !read.isEmpty() {
-			wanted = append(wanted, read)
+		switch read := s.readOf(now, cluster); {
+		case read.isEmpty():
+		case s.catalogs.hasChanged(cluster):
+			changed = append(changed, read)
+		default:
+			others = append(others, read)
 		}
 	}
-	return append(wanted, s.newcomerReads(now)...)
+	return append(changed, s.newcomerReads(now)...), others
 }
 
 // MoreNewcomers returns further reads of the same poll, after those of StaleReads: of clusters that
@@ -237,6 +245,7 @@ func (s *Reads) ObserveCatalog(now time.Time, id string, found []api.Instance) e
 func (s *Reads) End() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.catalogs.observeRead()
 	s.catalogs.belief.End()
 }
 
@@ -411,8 +420,12 @@ func (s *Reads) ObserveAnswer(now time.Time, id string, key trust.Key, at trust.
 	return changed, s.catalogs.belief.IsBehind(id)
 }
 
-// ObserveUnreadablePages records that pages could not be read.
+// ObserveUnreadablePages records that pages could not be read. Throttled reads are not the pages':
+// the next poll waits for all of them.
 func (s *Reads) ObserveUnreadablePages(now time.Time, id string, pages []int, err error) {
+	if api.MustSlowDown(err) {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, page := range pages {

@@ -109,7 +109,7 @@ func (o *otherClusters) readAll(b *testing.B, s *State) (lookups int) {
 	s.AddResolved(changed)
 	lookups += len(changed)
 	o.lookup(s, maps.Keys(changed))
-	wanted := s.Reads.StaleReads(time.Now())
+	wanted := staleReads(s)
 	if len(wanted) != len(o.members) {
 		b.Fatalf("%d catalogs are read, want %d", len(wanted), len(o.members))
 	}
@@ -147,7 +147,7 @@ func TestStatusOfIsThatOfTheView(t *testing.T) {
 	}
 	s.Reads.ObserveMembers(others.members, engine.Keys{})
 	check()
-	for _, read := range s.Reads.StaleReads(time.Now()) {
+	for _, read := range staleReads(s) {
 		s.Reads.ObserveCatalog(time.Now(), read.ClusterID, others.catalogs[read.ClusterID])
 		check()
 	}
@@ -158,6 +158,58 @@ func TestStatusOfIsThatOfTheView(t *testing.T) {
 	if left := s.catalogs.belief.Keys(); len(left) > 0 {
 		t.Errorf("%d keys of forgotten clusters are left", len(left))
 	}
+}
+
+// TestStaleReads_ChangedFirst: a process that starts first reads the clusters whose pages have
+// changed since the previous one has read them, and the one that this one had not read. One whose
+// process starts too, and leaves its pages undecided, is not read.
+func TestStaleReads_ChangedFirst(t *testing.T) {
+	others := newOtherClusters(t, 40)
+	previous := others.start()
+	previous.Reads.ObserveMembers(others.members, engine.Keys{})
+	for _, read := range staleReads(previous) {
+		if read.ClusterID != "other-0007" {
+			previous.Reads.ObserveCatalog(time.Now(), read.ClusterID, others.catalogs[read.ClusterID])
+		}
+	}
+	previous.Reads.SetError(nil)
+	change := func(c int, change func(*format.Member)) {
+		m, err := format.ParseMember(others.members[c], "set1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		change(&m)
+		m.Generation++
+		m.Heartbeat++
+		others.members[c] = m.Instance(signerOf(fmt.Sprint(c)))
+	}
+	page := format.PageOf(slices.Collect(maps.Keys(others.exporters))[0])
+	change(3, func(m *format.Member) { m.Pages[page] = format.Digest([]byte("other")) })
+	change(5, func(m *format.Member) {
+		for i := range m.Pages {
+			m.Pages[i] = format.UnwrittenDigest
+		}
+	})
+	change(8, func(*format.Member) {}) // another process, with the same pages
+	s := New(previous.cfg)
+	s.Reads.ObserveMembers(others.members, engine.Keys{})
+	changed, unchanged := s.Reads.StaleReads(time.Now())
+	if len(unchanged) != 37 {
+		t.Errorf("%d other catalogs are read, want all but the undecided one", len(unchanged))
+	}
+	var first []string
+	for _, read := range changed {
+		first = append(first, read.ClusterID)
+	}
+	if slices.Sort(first); !slices.Equal(first, []string{"other-0003", "other-0007"}) {
+		t.Errorf("read first are %q", first)
+	}
+}
+
+// staleReads returns all catalogs that have to be read.
+func staleReads(s *State) []CatalogRead {
+	changed, others := s.Reads.StaleReads(time.Now())
+	return slices.Concat(changed, others)
 }
 
 // TestReads_UncertainClustersNotifyOnce: after a restart, the exports of a cluster count from its
@@ -172,7 +224,7 @@ func TestReads_UncertainClustersNotifyOnce(t *testing.T) {
 	s.Reads.ObserveMembers(others.members, engine.Keys{})
 	s.Reads.SetError(nil)
 	others.lookup(s, maps.Keys(others.exporters))
-	for _, read := range s.Reads.StaleReads(time.Now()) {
+	for _, read := range staleReads(s) {
 		if changed := s.Reads.ObserveCatalog(time.Now(), read.ClusterID, others.catalogs[read.ClusterID]); len(changed) > 0 {
 			t.Errorf("reading the catalog of %s after its first record changes %v", read.ClusterID, changed)
 		}
@@ -218,7 +270,7 @@ func TestState_LooksUpUnusedNamespaces(t *testing.T) {
 	lookup(used, 20, 0)
 	lookup(unused, 1, 0)
 	changed := engine.Keys{}
-	for _, read := range s.Reads.StaleReads(time.Now()) {
+	for _, read := range staleReads(s) {
 		maps.Copy(changed, s.Reads.ObserveCatalog(time.Now(), read.ClusterID, others.catalogs[read.ClusterID]))
 	}
 	if _, isChanged := changed[unused]; !isChanged {
@@ -287,7 +339,7 @@ func BenchmarkPoll(b *testing.B) {
 				changed := engine.Keys{}
 				s.Reads.ObserveMembers(others.members, changed)
 				s.AddResolved(changed)
-				if wanted := s.Reads.StaleReads(time.Now()); len(wanted) > 0 {
+				if wanted := staleReads(s); len(wanted) > 0 {
 					b.Fatalf("%d catalogs are read", len(wanted))
 				}
 				s.Peers(time.Now())

@@ -57,7 +57,7 @@ func endpointsOf(t *testing.T, s *State) (count int, isReadDue bool) {
 	for _, exp := range view.Exports() {
 		count += exp.EndpointCount()
 	}
-	isReadDue = slices.ContainsFunc(s.Reads.StaleReads(time.Now()), func(r CatalogRead) bool { return r.ClusterID == "cls3" })
+	isReadDue = slices.ContainsFunc(staleReads(s), func(r CatalogRead) bool { return r.ClusterID == "cls3" })
 	return count, isReadDue
 }
 

@@ -385,7 +385,7 @@ func TestNewClusterIsReadUntilProven(t *testing.T) {
 		ClusterID: "cls2", ClusterSetID: "set1", UID: "uid-2", Key: signerOf("uid-2").Key(), Joined: time.Now(), Generation: 100, Heartbeat: 1, Process: "1-cls2",
 	}
 	isRead := func() bool {
-		for _, read := range s.Reads.StaleReads(time.Now()) {
+		for _, read := range staleReads(s) {
 			if read.ClusterID == "cls2" && read.Record {
 				return true
 			}
@@ -423,7 +423,7 @@ func TestNewClusterIsReadAfterOldRecord(t *testing.T) {
 				record.Heartbeat++
 				record.Process = fmt.Sprint(second%processes, record.Process[1:])
 				s.Reads.ObserveMembers([]api.Instance{record.Instance(signer)}, engine.Keys{})
-				for _, read := range s.Reads.StaleReads(time.Now()) {
+				for _, read := range staleReads(s) {
 					if read.ClusterID == "cls2" && read.Record {
 						s.Reads.ObserveRecordCopy(time.Now(), "cls2", nil)
 						n++

@@ -20,12 +20,23 @@ func (s *State) Counts(id string, read *Unit) bool {
 // IsBehind reports whether the next read of the units of a cluster may show one that its record
 // names. One that could not be read several times has pauses of its own.
 func (s *State) IsBehind(id string) bool {
+	return s.hasUnread(id, func(u *unit) bool { return u.failures <= eagerReads })
+}
+
+// HasUnread reports whether the record of a cluster names a unit that has to be read.
+func (s *State) HasUnread(id string) bool {
+	return s.hasUnread(id, func(*unit) bool { return true })
+}
+
+// hasUnread reports whether the record of a cluster names a unit that has to be read, and for which
+// counts reports true.
+func (s *State) hasUnread(id string, counts func(*unit) bool) bool {
 	c := s.clusters[id]
 	if c == nil || !c.takesUnits() {
 		return false
 	}
 	for name, u := range c.signed.units {
-		if u.isToRead() && u.failures <= eagerReads && c.signed.isNamed(name) {
+		if u.isToRead() && counts(u) && c.signed.isNamed(name) {
 			return true
 		}
 	}
