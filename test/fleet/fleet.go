@@ -378,12 +378,13 @@ func (r *run) steady(ctx context.Context, _ *errgroup.Group) (err error) {
 	return err
 }
 
-// settle waits until peer notifications from all members arrive.
+// settle waits until peer notifications from all members arrive, and a second heartbeat of each: it
+// decides whether the cluster is live, so that its imports are compared again.
 func (r *run) settle(ctx context.Context) error {
 	for range 120 {
 		interval, err := r.program.metric(ctx, "cloud_map_mcs_registry_poll_interval_seconds", "")
 		if err == nil && interval[""] > 1 || r.options.Registry != config.RegistryCloudMap {
-			return pause(ctx, 5*time.Second)
+			return pause(ctx, r.options.heartbeat()+5*time.Second)
 		}
 		if err := pause(ctx, 500*time.Millisecond); err != nil {
 			return err
