@@ -151,18 +151,26 @@ func (r *reader) readOwnPages(ctx context.Context, place controlPlace) ([]api.In
 // others, because heartbeats must be seen, and the second record of a cluster after a start.
 const longestReads = 10 * time.Second
 
-// readPages reads every page and every copy of a record that has to be read.
+// leastReads is the time for which catalogs that have not changed are read at least, also if the
+// reads of those that have changed have no answer for longestReads.
+const leastReads = 2 * time.Second
+
+// readPages reads every page and every copy of a record that has to be read: first those that have
+// changed. The others can wait if AWS throttles the account.
 func (r *reader) readPages(ctx context.Context, place controlPlace) error {
-	began := time.Now()
-	wanted, others := r.state.Reads.StaleReads(began)
+	deadline := time.Now().Add(longestReads)
+	wanted, others := r.state.Reads.StaleReads(time.Now())
 	var err error
 	for ; err == nil && len(wanted) > 0; wanted = r.state.Reads.MoreNewcomers(time.Now()) {
-		err = r.readCatalogs(ctx, place, wanted, began.Add(longestReads), false)
+		err = r.readCatalogs(ctx, place, wanted, deadline, false)
 	}
-	if api.MustSlowDown(err) {
-		return err // the others can wait
+	if api.IsThrottled(err) {
+		return err
 	}
-	return cmp.Or(err, r.readCatalogs(ctx, place, others, began.Add(longestReads), true))
+	if least := time.Now().Add(leastReads); least.After(deadline) {
+		deadline = least
+	}
+	return cmp.Or(err, r.readCatalogs(ctx, place, others, deadline, true))
 }
 
 // readCatalogs reads catalogs. It begins no read after the deadline, nor once one was throttled if
@@ -173,7 +181,7 @@ func (r *reader) readCatalogs(ctx context.Context, place controlPlace, wanted []
 	var failed failures
 	for _, read := range wanted {
 		group.Go(func() error {
-			waits := canWait && api.MustSlowDown(failed.first())
+			waits := canWait && api.IsThrottled(failed.first())
 			if !waits && time.Now().Before(deadline) {
 				failed.add(r.readCatalog(ctx, place, read))
 			}

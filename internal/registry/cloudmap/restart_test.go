@@ -1,12 +1,12 @@
 package cloudmap
 
 import (
-	"bytes"
 	"fmt"
 	"maps"
 	"regexp"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -877,51 +877,89 @@ func TestRestart_KilledAtTakeover(t *testing.T) {
 	})
 }
 
+// restartAmong restarts an importer of a number of clusters, one of which has changed its export
+// while no process ran, with an interception of the reads of their catalogs. It returns the next
+// process.
+func restartAmong(t *testing.T, w *simulation, clusters, changed int, intercept func(exporter string) (code string, ok bool)) (importer *process) {
+	t.Helper()
+	var exporters []*process
+	for i := range clusters {
+		identity := mcs.Identity{ClusterID: otherID(i), ClusterSetID: cls1.ClusterSetID, UID: "uid-" + otherID(i)}
+		exporters = append(exporters, w.begin(identity, nil))
+		publish(t, exporters[i].Registry, webExport(otherID(i), 0, 1))
+	}
+	importer = w.begin(cls1, nil)
+	for i := range clusters {
+		w.until(2*time.Minute, "all exports are known", sees(t, importer.Registry, webExport(otherID(i), 0, 1)))
+	}
+	time.Sleep(time.Minute) // until the clusters are not young
+	if err := importer.end(nil); err != nil {
+		t.Fatal(err)
+	}
+	publish(t, exporters[changed].Registry, webExport(otherID(changed), 0, 2))
+	time.Sleep(5 * time.Second)
+	w.setIntercept(func(r request) (code, body string, ok bool) {
+		for i := range clusters {
+			if r.cluster == cls1.ClusterID && r.operation == "DiscoverInstances" && r.names(format.CatalogName(otherID(i))) {
+				code, ok = intercept(otherID(i))
+			}
+		}
+		return code, "", ok
+	})
+	return w.begin(cls1, nil)
+}
+
+func otherID(i int) string { return fmt.Sprintf("other-%02d", i) }
+
 // TestRestart_ChangedFirst restarts an importer while AWS admits one read of a catalog a second, as
 // when 1,000 clusters of an account restart at once. The catalog that has changed meanwhile is read
 // first, and those that have not are not asked for while reads are throttled.
 func TestRestart_ChangedFirst(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		const clusters, changed = 12, 7
+		const changed = 7
 		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
-		id := func(i int) string { return fmt.Sprintf("other-%02d", i) }
-		var exporters []*process
-		for i := range clusters {
-			identity := mcs.Identity{ClusterID: id(i), ClusterSetID: cls1.ClusterSetID, UID: "uid-" + id(i)}
-			exporters = append(exporters, w.begin(identity, nil))
-			publish(t, exporters[i].Registry, webExport(id(i), 0, 1))
-		}
-		importer := w.begin(cls1, nil)
-		for i := range clusters {
-			w.until(2*time.Minute, "all exports are known", sees(t, importer.Registry, webExport(id(i), 0, 1)))
-		}
-		time.Sleep(time.Minute) // until the clusters are not young
-		if err := importer.end(nil); err != nil {
-			t.Fatal(err)
-		}
-		publish(t, exporters[changed].Registry, webExport(id(changed), 0, 2))
-		time.Sleep(5 * time.Second)
 		var admitted []string
 		var admittedAt time.Time
 		refused := 0
-		w.setIntercept(func(r request) (code, body string, ok bool) {
-			if r.cluster != cls1.ClusterID || r.operation != "DiscoverInstances" || !r.names("catalog.other") {
-				return "", "", false
-			}
+		importer := restartAmong(t, w, 12, changed, func(exporter string) (code string, ok bool) {
 			if time.Since(admittedAt) < time.Second {
 				refused++
-				return "RequestLimitExceeded", "", true
+				return "RequestLimitExceeded", true
 			}
-			admittedAt = time.Now()
-			at := bytes.Index(r.body, []byte("catalog.other"))
-			admitted = append(admitted, string(r.body[at+len("catalog."):at+len("catalog.other-00")]))
-			return "", "", false
+			admittedAt, admitted = time.Now(), append(admitted, exporter)
+			return "", false
 		})
 		began := time.Now()
-		importer = w.begin(cls1, nil)
-		w.until(10*time.Second, "the change is known", sees(t, importer.Registry, webExport(id(changed), 0, 2)))
-		if admitted[0] != id(changed) || refused > concurrency {
-			t.Errorf("after %v, %d reads were refused, and those of %q admitted; want %s first, and no read after a refused one", time.Since(began), refused, admitted, id(changed))
+		w.until(10*time.Second, "the change is known", sees(t, importer.Registry, webExport(otherID(changed), 0, 2)))
+		if admitted[0] != otherID(changed) || refused > concurrency {
+			t.Errorf("after %v, %d reads were refused, and those of %q admitted; want %s first, and no read after a refused one", time.Since(began), refused, admitted, otherID(changed))
 		}
 	})
+}
+
+// TestRestart_ChangedIsUnreadable restarts an importer that cannot read the catalog that has
+// changed. It reads the others.
+func TestRestart_ChangedIsUnreadable(t *testing.T) {
+	for _, code := range []string{"QuantumFlux", "AccessDeniedException", "InternalFailure", "ServiceNotFound", ""} {
+		t.Run(code, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				const clusters, changed = 4, 2
+				w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
+				hang := sync.OnceFunc(func() {
+					w.plan(0, cloudmaplocal.FaultRule{AccessKey: cls1.ClusterID, Service: format.CatalogName(otherID(changed)), Kind: cloudmaplocal.FaultHang})
+				})
+				importer := restartAmong(t, w, clusters, changed, func(exporter string) (string, bool) {
+					if code == "" {
+						hang()
+					}
+					return code, code != "" && exporter == otherID(changed)
+				})
+				for i := range clusters {
+					if i != changed {
+						w.until(30*time.Second, "the others are known", sees(t, importer.Registry, webExport(otherID(i), 0, 1)))
+					}
+				}
+			})
+		})
+	}
 }

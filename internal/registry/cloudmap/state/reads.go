@@ -423,7 +423,7 @@ func (s *Reads) ObserveAnswer(now time.Time, id string, key trust.Key, at trust.
 // ObserveUnreadablePages records that pages could not be read. Throttled reads are not the pages':
 // the next poll waits for all of them.
 func (s *Reads) ObserveUnreadablePages(now time.Time, id string, pages []int, err error) {
-	if api.MustSlowDown(err) {
+	if api.IsThrottled(err) {
 		return
 	}
 	s.mu.Lock()
