@@ -93,6 +93,10 @@ type catalog struct {
 	record     *format.Member
 	lastSeen   time.Time
 	properties mcs.DecodedProperties
+	// content is a digest of the pages that record announces, "" if it does not decide all. isKept
+	// is set once the keyring has it, because all of them were read.
+	content string
+	isKept  bool
 	parsedRecord
 	// read is the record in service members as belief has it, and manifest the last one of a
 	// record.
@@ -266,7 +270,7 @@ func (c *catalogs) finish(now time.Time, cluster *catalog) {
 // take sets the record that counts, nil for none.
 func (c *catalogs) take(now time.Time, cluster *catalog, record *format.Member) {
 	before := cluster.record
-	cluster.record = record
+	cluster.record, cluster.content, cluster.isKept = record, contentOf(record), false
 	switch {
 	case record == nil:
 		cluster.pages = [format.PageCount]pageInfo{}
@@ -285,9 +289,9 @@ func (c *catalogs) take(now time.Time, cluster *catalog, record *format.Member) 
 	}
 }
 
-// digestOf returns a digest of the pages that a record announces, "" if it does not decide all: the
-// next one follows soon.
-func digestOf(r *format.Member) string {
+// contentOf returns a digest of the pages that a record announces, "" if it does not decide all:
+// the next one follows soon.
+func contentOf(r *format.Member) string {
 	if r == nil || slices.Contains(r.Pages[:], format.UnwrittenDigest) {
 		return ""
 	}
@@ -297,15 +301,15 @@ func digestOf(r *format.Member) string {
 // hasChanged reports whether a cluster announces other pages than those of which this process or a
 // previous one has read all.
 func (c *catalogs) hasChanged(cluster *catalog) bool {
-	digest := digestOf(cluster.record)
-	return digest != "" && digest != c.keyring.Of(c.registry, cluster.id).Content
+	return cluster.content != "" && cluster.content != c.keyring.Of(c.registry, cluster.id).Content
 }
 
 // observeRead records of which clusters all pages that they announce were read.
 func (c *catalogs) observeRead() {
 	for id, cluster := range c.clusters {
-		if digest := digestOf(cluster.record); digest != "" && !c.belief.HasUnread(id) {
-			c.keyring.ObserveContent(c.registry, id, digest)
+		if cluster.content != "" && !cluster.isKept && !c.belief.HasUnread(id) {
+			c.keyring.ObserveContent(c.registry, id, cluster.content)
+			cluster.isKept = true
 		}
 	}
 }

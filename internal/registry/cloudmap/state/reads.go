@@ -420,8 +420,8 @@ func (s *Reads) ObserveAnswer(now time.Time, id string, key trust.Key, at trust.
 	return changed, s.catalogs.belief.IsBehind(id)
 }
 
-// ObserveUnreadablePages records that pages could not be read. Throttled reads are not the pages':
-// the next poll waits for all of them.
+// ObserveUnreadablePages records that pages could not be read, so that the next reads of them are
+// delayed. If AWS throttles the account, the next poll is delayed instead.
 func (s *Reads) ObserveUnreadablePages(now time.Time, id string, pages []int, err error) {
 	if api.IsThrottled(err) {
 		return

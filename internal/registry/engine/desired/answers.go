@@ -159,14 +159,15 @@ func (s *State) IsSlow(now time.Time, name belief.UnitName) bool {
 	return u != nil && (u.isDecided || !s.hasPredecessor) && !u.stored.IsNone() && u.isOpen(now)
 }
 
-// slowWrite is the time after which a write is slow: then a record leaves its unit undecided. Until
-// then the record names the version before, so that a unit which changes all the time is named
-// between two writes: a record follows a write within half of this time.
+// slowWrite is the time after which a write counts as slow. It is twice the time within which a
+// record follows a write (announceWithin in package cloudmap/state): a unit that is written again
+// and again is named between two writes.
 const slowWrite = time.Second
 
-// isOpen reports whether other clusters may have read a version of the unit for which there is no
-// answer yet, and must not take a record for its removal: nothing was stored before. Nor for the
-// previous version, after a slow write: a cluster that starts would go back to that.
+// isOpen reports whether a record leaves the unit undecided, because other clusters may have read a
+// version whose write has no answer. If nothing was stored before, a record without the unit would
+// end its exports. If the write is slow, a record with the version before would make a cluster that
+// starts go back to it.
 func (u *unit) isOpen(now time.Time) bool {
 	since := u.openSince
 	if since.IsZero() && u.write != nil && !u.write.IsNone() {
