@@ -158,9 +158,22 @@ func (o *importer) restart(isKilled bool) {
 	o.mu.Lock()
 	for _, e := range o.world.all {
 		o.behind[e.identity.ClusterID] = o.behind[e.identity.ClusterID] || isKilled
+		o.forgetUnsaved(e)
 	}
 	o.mu.Unlock()
 	o.start()
+}
+
+// forgetUnsaved allows earlier versions of a cluster whose key is not saved: the next process takes
+// the first record that it reads for that of a new cluster, and etcd may have been set back.
+// docs/reliability-tests.md has that as a limit. The caller holds o.mu.
+func (o *importer) forgetUnsaved(e *exporter) {
+	if o.hasPinned(e) {
+		return
+	}
+	for i := range o.older[e.identity.ClusterID] {
+		o.older[e.identity.ClusterID][i] = true
+	}
 }
 
 // restartWithoutImports restarts the process as if nothing was imported.
