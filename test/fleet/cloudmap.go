@@ -519,7 +519,7 @@ func (c *cloud) beat(ctx context.Context) {
 
 // restart restarts all members. The light ones write their records at the rate that AWS is known to
 // accept; they have nothing to read.
-func (c *cloud) restart(ctx context.Context, running *errgroup.Group) error {
+func (c *cloud) restart(ctx context.Context, running *errgroup.Group, _ []int) error {
 	for i, m := range c.whole {
 		m.stop()
 		var err error

@@ -224,18 +224,23 @@ func (m *lightEtcdMember) beat(ctx context.Context) error {
 	return m.write(ctx)
 }
 
-// restart does as a controller that ends and starts again. It reads all keys of the clusterset, and
-// claims the ID after that, or before if that takes long (docs/etcd.md).
-func (m *lightEtcdMember) restart(ctx context.Context) error {
+// restart does as a controller that ends and starts again after changes of some members
+// (docs/etcd.md).
+func (m *lightEtcdMember) restart(ctx context.Context, changed []int) error {
 	if err := m.stop(ctx); err != nil {
 		return err
 	}
-	// it is tried again after the list
-	early := time.AfterFunc(m.store.options.heartbeat()/2, func() { _ = m.resume(ctx) })
-	defer early.Stop()
-	var lister etcd.Lister
-	list := func(ctx context.Context) error { return m.list(ctx, &lister) }
-	for _, do := range []func(context.Context) error{list, m.resume} {
+	client, err := etcd.NewClient(etcd.ClientConfig{
+		Endpoints: m.store.cluster.Endpoints(), CAFile: m.store.cluster.CAFile, Username: m.store.user, PasswordFile: m.store.passwordFile,
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close() }()
+	reads := etcd.NewReads(client, "", identityOf(m.number))
+	for _, do := range []func(context.Context) error{
+		func(ctx context.Context) error { return m.readChanged(ctx, reads, changed) }, m.resume, reads.List,
+	} {
 		for do(ctx) != nil { // etcd is busy
 			if err := pause(ctx, time.Second); err != nil {
 				return err
@@ -245,18 +250,28 @@ func (m *lightEtcdMember) restart(ctx context.Context) error {
 	return nil
 }
 
-// list reads all keys over a connection of its own.
-func (m *lightEtcdMember) list(ctx context.Context, lister *etcd.Lister) error {
-	reader, err := m.store.cluster.Client(m.store.user, m.store.passwordFile)
+// readChanged reads the head, and the exports of the members that have changed.
+func (m *lightEtcdMember) readChanged(ctx context.Context, reads *etcd.Reads, changed []int) error {
+	revision, err := reads.Head(ctx, m.store.ids(m.number))
 	if err != nil {
 		return err
 	}
-	defer func() { _ = reader.Close() }()
-	get := func(ctx context.Context, from, end string, limit, revision int64) (*clientv3.GetResponse, error) {
-		return reader.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(limit), clientv3.WithRev(revision))
+	for _, i := range changed {
+		if err := reads.Exports(ctx, identityOf(i).ClusterID, revision); err != nil {
+			return err
+		}
 	}
-	_, err = lister.List(ctx, names.EtcdPrefix+"/"+clusterSet+"/", get, func(*clientv3.GetResponse) {})
-	return err
+	return nil
+}
+
+// ids returns the IDs of all clusters but one.
+func (s *store) ids(but int) (ids []string) {
+	for i := range s.options.members() {
+		if i != but {
+			ids = append(ids, identityOf(i).ClusterID)
+		}
+	}
+	return append(ids, importerID)
 }
 
 // stop gives the ID up.
@@ -286,10 +301,10 @@ func (m *lightEtcdMember) resume(ctx context.Context) error {
 }
 
 // restart restarts all members at once.
-func (s *store) restart(ctx context.Context, running *errgroup.Group) error {
+func (s *store) restart(ctx context.Context, running *errgroup.Group, changed []int) error {
 	group, ctx2 := errgroup.WithContext(ctx)
 	for _, m := range s.light {
-		group.Go(func() error { return m.restart(ctx2) })
+		group.Go(func() error { return m.restart(ctx2, changed) })
 	}
 	for i, m := range s.whole {
 		group.Go(func() (err error) {

@@ -154,8 +154,9 @@ type members interface {
 	heard(ctx context.Context, id string) error
 	// change publishes version v of service i of a member.
 	change(ctx context.Context, member, i, v int) error
-	// restart restarts all members, and returns when each has written its record again.
-	restart(ctx context.Context, running *errgroup.Group) error
+	// restart restarts all members, of which some have changed, and returns when each has written
+	// its record again and has read all of the registry that a process does.
+	restart(ctx context.Context, running *errgroup.Group, changed []int) error
 	// shareReads makes the importer share what the registry answers with all other clusters, or not
 	// any more.
 	shareReads(isShared bool)
@@ -540,9 +541,10 @@ func (r *run) restart(ctx context.Context, running *errgroup.Group) error {
 func (r *run) restartAll(ctx context.Context, running *errgroup.Group) error {
 	r.program.stop()
 	r.result.RestartAllChanges = min(20, r.options.members())
-	var versions []int
+	var versions, changed []int
 	for n := range r.result.RestartAllChanges {
 		member := n * r.options.members() / r.result.RestartAllChanges
+		changed = append(changed, member)
 		version, _, err := r.change(ctx, member, importedService(member))
 		if err != nil {
 			return err
@@ -560,7 +562,7 @@ func (r *run) restartAll(ctx context.Context, running *errgroup.Group) error {
 	defer cancel(nil)
 	restarted := make(chan error, 1)
 	go func() {
-		err := r.members.restart(ctx, running)
+		err := r.members.restart(ctx, running, changed)
 		if err != nil {
 			cancel(fmt.Errorf("restarting all members: %w", err))
 		}

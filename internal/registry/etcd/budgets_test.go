@@ -166,7 +166,7 @@ func TestMemoryOfHostileList(t *testing.T) {
 	}
 	list = append(list, pair{key: s.layout.member("cls2"), value: memberValue(t, cls2, s.at(0), set), revision: 1})
 	m := newMirror(s.state, "cls1", 0, logr.Discard())
-	peak := registrytest.HeapPeak(func() { m.replace(list, 1, false) })
+	peak := registrytest.HeapPeak(func() { relist(m, 1, list...) })
 	t.Logf("the heap grew by %d MiB", peak>>20)
 	if peak > 64<<20 {
 		t.Errorf("the heap grew by %d MiB, want at most 64", peak>>20)

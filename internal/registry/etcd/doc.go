@@ -6,9 +6,11 @@
 //
 // All keys of a cluster have one prefix, so one write permission limits its etcd user to them.
 //
-// The reader lists all keys at one revision and watches from the latest change on, so it sees every
-// change in order, or finds that it cannot and lists again. A watch ends with its connection, and
-// the next one begins when etcd has shown that it still has the latest change. The reader updates
+// The reader reads a head, the own keys and the member records of the known clusters at one
+// revision, and watches from the latest change on, so it sees every change in order, or finds that
+// it cannot and begins again. Beside the watch it reads the clusters that have changed since the
+// previous process, and lists all keys. A watch ends with its connection, and the next one begins
+// when etcd has shown that it still has the latest change. The reader updates
 // the mirror, which answers lookups. The mirror verifies every record and export with the key of
 // its cluster, and passes what etcd shows to package engine/belief, which decides what it means:
 // the member record has a digest of all exports of its cluster, and an export ends only when etcd
@@ -25,7 +27,8 @@
 //
 // # Files
 //
-//	reader.go, mirror.go     the list, the watch, and the copy of the keys that they keep current
+//	reader.go, listing.go    the head, the watch, and the list of all keys beside it
+//	mirror.go                the copy of the keys that they keep current
 //	state.go                 each change of a key as an event of package belief
 //	verify.go, budgets.go    the signatures and the budgets of the exports
 //	reads.go                 the reads beside the list and the watch: of exports, or all of a cluster

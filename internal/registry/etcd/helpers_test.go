@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -269,7 +270,7 @@ func fast(identity mcs.Identity) Config {
 
 func fastTimings() timings {
 	return timings{
-		silence: 3 * time.Second, leave: 20 * time.Second, farewell: time.Minute, lease: 2 * time.Second, release: releaseTimeout, status: time.Minute, alone: maxAlone,
+		silence: 3 * time.Second, leave: 20 * time.Second, farewell: time.Minute, lease: 2 * time.Second, release: releaseTimeout, status: time.Minute,
 		retry: engine.Backoff{Initial: 20 * time.Millisecond, Max: 300 * time.Millisecond, Jitter: 0.5},
 	}
 }
@@ -405,4 +406,34 @@ func within(t testing.TB, what string, met func() bool) {
 			t.Fatalf("not within %v: %s", patience, what)
 		}
 	}
+}
+
+// headOf returns the head that is read before a list.
+func headOf(s *state, list []pair, revision int64) head {
+	h := head{revision: revision}
+	for id := range s.clusters {
+		if id != s.own {
+			h.others = append(h.others, id)
+		}
+	}
+	for _, p := range list {
+		id := s.layout.clusterOf(p.key)
+		if _, isExport := s.layout.exportKey(id, p.key); id == s.own || slices.Contains(h.others, id) && !isExport {
+			h.pairs = append(h.pairs, p)
+		}
+	}
+	return h
+}
+
+// replaceAll makes a state read these keys as of a revision, and reports whether etcd was set back.
+func replaceAll(s *state, now time.Time, list []pair, revision int64, changed engine.Keys) (rewound bool) {
+	rewound = s.begin(now, headOf(s, list, revision), false, changed)
+	s.applyList(now, slices.Clone(list), changed)
+	return rewound
+}
+
+// relist makes a mirror read these keys as of a revision.
+func relist(m *mirror, revision int64, list ...pair) update {
+	m.begin(headOf(m.state, list, revision), false)
+	return m.applyList(slices.Clone(list))
 }

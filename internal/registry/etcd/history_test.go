@@ -219,6 +219,7 @@ func TestReader_CompactedWithoutChange(t *testing.T) {
 	}
 	h.proxy.Restore()
 	h.readTo(compacted)
+	within(t, "the list has ended", func() bool { return isListed(h.reader) })
 	lists := h.lists.Load()
 	for range 3 {
 		h.readTo(h.do(clientv3.OpPut("/other", "x")))

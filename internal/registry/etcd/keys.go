@@ -40,6 +40,15 @@ func (l layout) export(id string, key mcs.Key) string {
 	return l.cluster(id) + exportsSuffix + key.Namespace + "/" + key.Name
 }
 
+// headKeys returns the keys alive and member of clusters.
+func (l layout) headKeys(clusters []string) []string {
+	keys := make([]string, 0, 2*len(clusters))
+	for _, id := range clusters {
+		keys = append(keys, l.alive(id), l.member(id))
+	}
+	return keys
+}
+
 // unitOf returns the unit of package belief that the key of an export is.
 func unitOf(key mcs.Key) belief.UnitName { return belief.UnitName(key.String()) }
 

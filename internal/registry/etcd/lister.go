@@ -11,12 +11,13 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
-// Lister reads all keys with a prefix. It adapts to how busy etcd is, also from one list to the
+// lister reads all keys with a prefix. It adapts to how busy etcd is, also from one list to the
 // next. The zero value has made no request. It is not safe for concurrent use.
-type Lister struct{ pace pace }
+type lister struct{ pace pace }
 
-// Get reads a page of keys from from to end, at most limit, as of a revision; 0 is the present one.
-type Get func(ctx context.Context, from, end string, limit, revision int64) (*clientv3.GetResponse, error)
+// getPage reads a page of keys from from to end, at most limit, as of a revision; 0 is the present
+// one.
+type getPage func(ctx context.Context, from, end string, limit, revision int64) (*clientv3.GetResponse, error)
 
 // pageAttempts are the attempts to read a page after the first one of a list. Where many
 // controllers start at once, etcd does not answer some requests in time: a list that began again
@@ -25,7 +26,7 @@ const pageAttempts = 3
 
 // List calls read with each page of the keys with a prefix, and returns the revision that they are
 // of.
-func (l *Lister) List(ctx context.Context, prefix string, get Get, read func(page *clientv3.GetResponse)) (revision int64, err error) {
+func (l *lister) List(ctx context.Context, prefix string, get getPage, read func(page *clientv3.GetResponse)) (revision int64, err error) {
 	err = walkPages(prefix, read, func(from, end string, limit int64) (*clientv3.GetResponse, error) {
 		page, err := l.readPage(ctx, func(ctx context.Context) (*clientv3.GetResponse, error) {
 			return get(ctx, from, end, limit, revision)
@@ -58,7 +59,7 @@ func walkPages(prefix string, read func(page *clientv3.GetResponse), get func(fr
 }
 
 // readPage reads a page. The first one of a list is read once: after it the caller connects again.
-func (l *Lister) readPage(ctx context.Context, get func(context.Context) (*clientv3.GetResponse, error), isFirst bool) (*clientv3.GetResponse, error) {
+func (l *lister) readPage(ctx context.Context, get func(context.Context) (*clientv3.GetResponse, error), isFirst bool) (*clientv3.GetResponse, error) {
 	for attempt := 1; ; attempt++ {
 		engine.Sleep(ctx, l.pace.jittered())
 		began := time.Now()

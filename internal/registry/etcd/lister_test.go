@@ -158,7 +158,7 @@ func TestLister_ManyAtOnce(t *testing.T) {
 		began := time.Now()
 		for range controllers {
 			lists.Go(func() {
-				var l Lister
+				var l lister
 				for {
 					n := 0
 					if _, err := l.List(ctx, "/mcs/set1/", get, func(page *clientv3.GetResponse) { n += len(page.Kvs) }); err == nil {

@@ -34,9 +34,6 @@ type mirror struct {
 	readSignal engine.Signal
 	// reviewed is the time of the last review of all clusters.
 	reviewed time.Time
-	// hasOwn is set while the keys by which the own cluster holds its ID are known because they
-	// were read alone.
-	hasOwn bool
 }
 
 func newMirror(s *state, own string, interval time.Duration, log logr.Logger) *mirror {
@@ -126,9 +123,7 @@ func (m *mirror) revision() int64 { return m.ownKeys().revision }
 
 // ownKeys are the keys by which the own cluster holds its ID, as of one revision.
 type ownKeys struct {
-	// known is true after the first list, and before it while they were read alone. The revision is
-	// 0 before the list.
-	known    bool
+	// revision is 0 while they are not known.
 	revision int64
 	alive    aliveState
 	member   memberRecord
@@ -145,31 +140,9 @@ type ownKeys struct {
 func (m *mirror) ownKeys() ownKeys {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	keys := ownKeys{
-		known: m.state.synced || m.hasOwn, revision: m.state.revision, alive: m.state.ownAlive(), member: m.state.ownMember(),
-	}
+	keys := ownKeys{revision: m.state.revision, alive: m.state.ownAlive(), member: m.state.ownMember()}
 	keys.rival, keys.rivalSeen, keys.latest = m.state.me.rival, m.state.me.rivalSeen, m.state.me.latest
 	return keys
-}
-
-// applyOwn applies the keys by which the own cluster holds its ID, if they were read before the
-// first list. It returns the key alive.
-func (m *mirror) applyOwn(alive, member pair) aliveState {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !m.state.synced {
-		m.state.apply(time.Now(), []pair{alive, member}, engine.Keys{})
-		m.hasOwn = true
-	}
-	return m.state.ownAlive()
-}
-
-// dropOwn forgets the keys by which the own cluster holds its ID if they were read before the first
-// list: they are about to be written.
-func (m *mirror) dropOwn() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.hasOwn = false
 }
 
 // ownExport returns this cluster's export of key as etcd has it.
@@ -201,8 +174,9 @@ func (m *mirror) forget(clusterID string) engine.Keys {
 
 // update is the result of one read.
 type update struct {
-	// listed is true if all keys were read, and rewound if etcd was set back to an earlier state.
-	listed, rewound bool
+	// hasOwn is true if all keys of this cluster were read, and rewound if etcd was set back to an
+	// earlier state.
+	hasOwn, rewound bool
 	// revision and alive are those of the mirror after the update.
 	revision int64
 	alive    aliveState
@@ -253,26 +227,45 @@ func (m *mirror) goBack() {
 	m.state.revision = m.latest.revision
 }
 
-// replace replaces everything with a list that was read at revision. rewound is true if etcd was
-// set back to an earlier state, which shows by the revision, too, unless later changes have
-// exceeded it.
-func (m *mirror) replace(pairs []pair, revision int64, rewound bool) update {
-	m.verifyExports(pairs, rewound || revision < m.revision())
+// begin applies a head. isSetBack is set if etcd was set back to an earlier state.
+func (m *mirror) begin(h head, isSetBack bool) update {
+	m.verifyExports(h.pairs, isSetBack || h.revision < m.revision())
+	return m.applyAll(func(u *update) {
+		u.hasOwn, u.rewound = true, m.state.begin(time.Now(), h, isSetBack, u.changed)
+		m.latest = seenChange{}
+		m.observeLatest(h.pairs)
+	})
+}
+
+// applyList applies a list of all keys.
+func (m *mirror) applyList(list []pair) update {
+	m.verifyExports(list, false)
+	return m.applyAll(func(u *update) {
+		m.state.applyList(time.Now(), list, u.changed)
+		m.observeLatest(list)
+	})
+}
+
+// applyAll applies what was read of all clusters.
+func (m *mirror) applyAll(apply func(*update)) update {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	u := update{listed: true, changed: engine.Keys{}}
-	first := !m.state.synced
-	if rewound {
-		m.state.revision = max(m.state.revision, revision+1)
-	}
-	u.rewound = m.state.replace(time.Now(), pairs, revision, u.changed)
-	m.latest = seenChange{}
-	m.observeLatest(pairs)
-	if first {
+	u, wasSynced := update{changed: engine.Keys{}}, m.state.synced
+	apply(&u)
+	if m.state.synced && !wasSynced {
 		m.state.addAllKeys(u.changed)
 	}
 	m.complete(&u, true)
 	return u
+}
+
+// known returns the other clusters of which etcd has shown a key, or the pins know.
+func (m *mirror) known() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	ids := slices.AppendSeq(m.state.keyring.Members(m.state.name), maps.Keys(m.state.clusters))
+	slices.Sort(ids)
+	return slices.DeleteFunc(slices.Compact(ids), func(id string) bool { return id == m.own })
 }
 
 // apply applies an answer of the watch. behind reports whether it has an earlier revision than the
@@ -286,6 +279,7 @@ func (m *mirror) apply(changes []pair, revision int64) (u update, behind bool) {
 	}
 	u = update{own: map[mcs.Key]int64{}, changed: engine.Keys{}}
 	m.observeLatest(changes)
+	m.state.touch(changes)
 	m.state.apply(time.Now(), changes, u.changed)
 	for _, p := range changes {
 		if key, ok := m.state.layout.exportKey(m.own, p.key); ok {
@@ -317,10 +311,11 @@ func (m *mirror) exportsOf(changes []pair) (exports []mcs.Export) {
 }
 
 // complete adds what follows from any read. It reviews all clusters if reviews is set, which it is
-// for lists and for the answers without changes that are requested at intervals, or if that is due:
-// 1,000 clusters write 83 heartbeats a second, each of which is an answer. The caller holds m.mu.
+// for heads, lists and the answers without changes that are requested at intervals, or if that is
+// due: 1,000 clusters write 83 heartbeats a second, each of which is an answer. The caller holds
+// m.mu.
 func (m *mirror) complete(u *update, reviews bool) {
-	if now := time.Now(); reviews || now.Sub(m.reviewed) >= m.interval {
+	if now := time.Now(); m.state.synced && (reviews || now.Sub(m.reviewed) >= m.interval) {
 		m.reviewed, u.reviewed = now, true
 		m.state.observeHeartbeats(now, u.changed)
 		m.state.findRoom(now)

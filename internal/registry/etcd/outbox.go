@@ -97,7 +97,7 @@ func (o *outbox) setDesired(key mcs.Key, d desiredExport) (changed bool) {
 	return true
 }
 
-// adopt adopts the exports that etcd shows, once after each claim of the ID and each list: at the
+// adopt adopts the exports that etcd shows, once after each claim of the ID and each head: at the
 // fence, or later, the watch has shown everything that was written before. isAlone is set if no
 // other process of this cluster has written since the last time. It reports whether they are
 // adopted.
@@ -133,9 +133,9 @@ func (o *outbox) storedIn(shown ownExport) (stored desired.Stored, isTorn bool) 
 	return desired.Stored{Version: belief.Version{Generation: shown.generation}, Exports: map[mcs.Key]mcs.Export{shown.export.Key: *shown.export}}, false
 }
 
-// observeList records that all keys were listed. If etcd was set back (rewound), it counts from an
-// earlier revision.
-func (o *outbox) observeList(rewound bool) {
+// observeHead records that all keys of the cluster were read. If etcd was set back (rewound), it
+// counts from an earlier revision.
+func (o *outbox) observeHead(rewound bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.adoptedAt = 0

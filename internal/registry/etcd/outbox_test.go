@@ -187,7 +187,7 @@ func TestOutboxConverges(t *testing.T) {
 			case 7: // the ID is claimed anew, or all keys are listed
 				s.revision++
 				showAll()
-				o.observeList(false)
+				o.observeHead(false)
 				o.adopt(s.revision, s.revision, s.keys, true)
 			}
 		}

@@ -36,32 +36,36 @@ type reader struct {
 	memberLog *registry.MemberLog
 	// behind counts the answers in a row that had an earlier revision than the mirror.
 	behind int
-	// rewound is true if etcd was set back, until the next list.
+	// rewound is true if etcd was set back, until the next head.
 	rewound bool
 	// compacted is true if the last watch could not continue after the latest change that was read.
 	compacted bool
 	// isAnswered is set if an answer of the last watch was applied. A watch that takes long and has
 	// none does not work.
 	isAnswered bool
+	// isListed is set if all keys were listed since the head was read; listing is the list that was
+	// begun last.
+	isListed bool
+	listing  *listing
 }
 
 func newReader(cfg Config, timings timings, store *store, mirror *mirror, writer *writer, notifier *engine.Notifier) *reader {
 	return &reader{
 		cfg: cfg, timings: timings, store: store, mirror: mirror, writer: writer, notifier: notifier,
-		memberLog: registry.NewMemberLog(cfg.Logger, cfg.Identity.ClusterID),
+		memberLog: registry.NewMemberLog(cfg.Logger, cfg.Identity.ClusterID), listing: newListing(),
 	}
 }
 
-// run keeps the mirror current until ctx ends: it lists once, and again when the watch cannot
-// continue.
+// run keeps the mirror current until ctx ends: it reads the head, watches from there on, and lists
+// all keys beside the watch; again when the watch cannot continue.
 func (r *reader) run(ctx context.Context) {
-	listed := false
+	isBegun := false
 	for failures := 0; ctx.Err() == nil; {
 		var err error
-		fresh := !listed
-		if !listed {
-			err = r.list(ctx)
-			listed = err == nil
+		fresh := !isBegun
+		if !isBegun {
+			err = r.begin(ctx)
+			isBegun = err == nil
 		}
 		if err == nil {
 			began := time.Now()
@@ -69,7 +73,7 @@ func (r *reader) run(ctx context.Context) {
 			r.compacted = errors.Is(err, rpctypes.ErrCompacted)
 			if r.compacted || errors.Is(err, errBehind) || errors.Is(err, errRewound) {
 				r.cfg.Logger.Info("Watch cannot continue, listing all keys", "error", err.Error())
-				listed = false
+				isBegun = false
 			}
 			if r.isAnswered && time.Since(began) > r.timings.retry.Max {
 				failures = 0 // it worked for a while
@@ -94,11 +98,11 @@ func (r *reader) setProblem(err error) {
 	}
 }
 
-// list reads all keys. If etcd may have been set back since the previous list, values with the
+// begin reads the head. If etcd may have been set back since the previous one, values with the
 // revisions of before may be others.
-func (r *reader) list(ctx context.Context) error {
+func (r *reader) begin(ctx context.Context) error {
 	began := time.Now()
-	pairs, revision, err := r.store.list(ctx)
+	h, err := r.store.head(ctx, r.mirror.known())
 	if err == nil && !r.rewound {
 		latest := r.mirror.latestChange()
 		r.rewound, err = r.isSetBack(ctx, latest, latest.revision)
@@ -110,8 +114,8 @@ func (r *reader) list(ctx context.Context) error {
 		r.store.client.handleSilence(began, err)
 		return err
 	}
-	r.publish(r.mirror.replace(pairs, revision, r.rewound))
-	r.rewound = false
+	r.publish(r.mirror.begin(h, r.rewound))
+	r.rewound, r.isListed = false, false
 	return nil
 }
 
@@ -125,11 +129,14 @@ func (r *reader) isSetBack(ctx context.Context, change seenChange, revision int6
 	return err == nil && !there, err
 }
 
-// watch applies changes until the watch fails. fresh is true if everything was listed just now.
+// watch applies changes until the watch fails. fresh is true if the head was read just now.
 //
 // It continues after the latest change that was read, and checks that etcd has that change. So it
 // sees each change that etcd has since, also if etcd was set back: up to a change that both have,
-// the changes are the same. Only when etcd has compacted them, it continues after the list.
+// the changes are the same. Only when etcd has compacted them, it continues after the head.
+//
+// A list begins and ends within one watch: if etcd is set back between two, the list may be of
+// before.
 func (r *reader) watch(ctx context.Context, fresh bool) error {
 	r.behind, r.isAnswered = 0, false
 	latest := r.mirror.latestChange()
@@ -140,17 +147,21 @@ func (r *reader) watch(ctx context.Context, fresh bool) error {
 		r.mirror.goBack()
 	}
 	from := r.mirror.revision()
-	w := watch{revision: from, interval: r.cfg.PollInterval, silence: r.timings.silence, signal: r.mirror.readSignal, read: r.readDue}
+	w := watch{revision: from, interval: r.cfg.PollInterval, silence: r.timings.silence, signal: r.mirror.readSignal, read: r.readMore}
 	w.check = func(ctx context.Context) error {
 		setBack, err := r.isSetBack(ctx, latest, from)
-		if setBack {
+		switch {
+		case setBack:
 			r.rewound = true
 			return errRewound
+		case err == nil && !r.isListed:
+			r.listing = beginListing(ctx, r.store, r.timings.retry, r.mirror.readSignal)
 		}
 		return err
 	}
+	defer func() { r.listing.end() }()
 	w.apply = func(changes []pair, revision int64) error {
-		r.setProblem(nil)
+		r.setProblem(r.listing.problem())
 		r.isAnswered = true
 		began := time.Now()
 		u, behind := r.mirror.apply(changes, revision)
@@ -159,6 +170,7 @@ func (r *reader) watch(ctx context.Context, fresh bool) error {
 		}
 		r.traceChanges(changes, began)
 		r.publish(u)
+		r.takeList()
 		return nil
 	}
 	return r.store.watch(ctx, w)
@@ -185,6 +197,20 @@ func (r *reader) traceChanges(changes []pair, began time.Time) {
 	now := time.Now()
 	for _, exp := range r.mirror.exportsOf(changes) {
 		r.cfg.Trace.Record(tracing.ReadExport, exp, began, now)
+	}
+}
+
+// readMore applies the list if it has ended, or makes the next read that has to be made.
+func (r *reader) readMore(ctx context.Context) error {
+	r.takeList()
+	return r.readDue(ctx)
+}
+
+// takeList applies the list once the watch has shown all changes up to its revision.
+func (r *reader) takeList() {
+	if list, ok := r.listing.take(r.mirror.revision()); ok {
+		r.isListed = true
+		r.publish(r.mirror.applyList(list))
 	}
 }
 

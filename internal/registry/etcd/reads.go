@@ -66,6 +66,10 @@ func (s *state) dueRead(now time.Time, limit int) (r dueRead, ok bool) {
 			return r, true
 		}
 	}
+	if s.touched != nil {
+		s.hasDue = false // the list has the others
+		return dueRead{}, false
+	}
 	for _, of := range s.belief.Due(now).ReadUnits {
 		if c := s.clusters[of.Cluster]; c != nil {
 			return s.readOf(c, of.Units, limit), true

@@ -74,8 +74,6 @@ type timings struct {
 	release time.Duration
 	// status is the time between two checks of etcd's members.
 	status time.Duration
-	// alone is the time for which heartbeats are written before the first list.
-	alone time.Duration
 }
 
 // leaseHeartbeats is how many heartbeats a lease lasts: the client library renews it three times in
@@ -90,7 +88,6 @@ func defaultTimings(cfg Config) timings {
 		lease:   leaseHeartbeats * cfg.HeartbeatInterval,
 		release: releaseTimeout,
 		status:  statusInterval,
-		alone:   maxAlone,
 	}
 }
 

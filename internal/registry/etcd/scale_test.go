@@ -25,7 +25,7 @@ func TestMirror_ReviewsAtIntervals(t *testing.T) {
 		m := newMirror(s.state, "cls1", time.Second, logr.Discard())
 		first := s.member(0, nil)
 		first.revision = 1
-		if u := m.replace([]pair{first}, 1, false); !u.reviewed || len(u.members) != 1 {
+		if u := relist(m, 1, first); !u.reviewed || len(u.members) != 1 {
 			t.Errorf("after a list: reviewed %v, members %v", u.reviewed, u.members)
 		}
 		if s.belief.LivenessOf("cls2") != registry.Undecided {
@@ -183,7 +183,7 @@ func BenchmarkHeartbeat(b *testing.B) {
 			for n := range size {
 				list = append(list, pair{key: s.layout.member(benchMember(n).ClusterID), value: memberValue(b, benchMember(n), s.now, setOf(nil)), revision: 1})
 			}
-			m.replace(list, 1, false)
+			relist(m, 1, list...)
 			b.ReportAllocs()
 			for n := 0; b.Loop(); n++ {
 				b.StopTimer()

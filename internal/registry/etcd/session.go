@@ -102,7 +102,7 @@ func (s *session) nextTask(now time.Time, own ownKeys) (next task, obstacle erro
 	switch {
 	case s.claim.fence != 0:
 		return s.nextFencedTask(now, own), nil
-	case !own.known:
+	case own.revision == 0:
 		return task{}, nil
 	}
 	mustYield := s.mustYield(own, now)
@@ -208,7 +208,7 @@ func (s *session) acquire(revision int64) {
 }
 
 // trySettle reports whether the record states all exports. It does so from settleAt, as soon as
-// each was compared with the desired one. It is called after the first list.
+// each was compared with the desired one. It is called after the first head.
 func (s *session) trySettle(now time.Time, isDecided func() bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -33,7 +33,7 @@ func TestSession_LeavesIDToNextProcess(t *testing.T) {
 	for i, step := range steps {
 		now = now.Add(step.after)
 		s.observe(step.alive, int64(10+i))
-		next, err := s.nextTask(now, ownKeys{known: true, revision: int64(10 + i), alive: step.alive})
+		next, err := s.nextTask(now, ownKeys{revision: int64(10 + i), alive: step.alive})
 		if next.join != step.joins || errors.Is(err, errDisplaced) == step.joins {
 			t.Errorf("%s: joins %t with %v, want %t", step.what, next.join, err, step.joins)
 		}
@@ -51,7 +51,7 @@ func TestSession_LeavesIDToNextProcessAgain(t *testing.T) {
 			revision++
 			now = now.Add(time.Hour)
 			s.observe(alive, revision)
-			next, _ := s.nextTask(now, ownKeys{known: true, revision: revision, alive: alive})
+			next, _ := s.nextTask(now, ownKeys{revision: revision, alive: alive})
 			return next
 		}
 		later := aliveState{revision: 5, lease: 9, uid: cls1.UID, number: s.claim.number + 1}
@@ -78,7 +78,7 @@ func TestSession_LeavesIDAfterUnseenProcess(t *testing.T) {
 		cfg.Signer = registrytest.Signer(t, cls1)
 		s := newSession(cfg)
 		now := time.Now()
-		own := ownKeys{known: true, revision: 10}
+		own := ownKeys{revision: 10}
 		if _, err := s.nextRecord(now, own, nil, s.nextGeneration(own)); err != nil {
 			t.Fatal(err)
 		}
@@ -102,7 +102,7 @@ func TestSession_LeavesIDAfterUnseenProcess(t *testing.T) {
 func TestSession_TakesFreeIDAtOnce(t *testing.T) {
 	s := newSession(fast(cls1))
 	s.observe(aliveState{}, 10)
-	if next, err := s.nextTask(time.Now(), ownKeys{known: true, revision: 10}); err != nil || !next.join {
+	if next, err := s.nextTask(time.Now(), ownKeys{revision: 10}); err != nil || !next.join {
 		t.Errorf("joins %t, %v", next.join, err)
 	}
 }
@@ -115,7 +115,7 @@ func TestSession_WritesExportsBetweenSlowHeartbeats(t *testing.T) {
 	s := newSession(cfg)
 	now := time.Now()
 	s.acquire(10)
-	own := ownKeys{known: true, revision: 10, alive: aliveState{revision: 10}}
+	own := ownKeys{revision: 10, alive: aliveState{revision: 10}}
 	write := func(revision int64) {
 		if _, err := s.nextRecord(now, own, nil, s.nextGeneration(own)); err != nil {
 			t.Fatal(err)

@@ -6,22 +6,22 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/etcd/etcdtest"
 )
 
-// slowStart is a process of cls1 that gets no answer to a list until release is called.
+// slowStart is a process that gets no answer to a list until release is called.
 type slowStart struct {
 	*Registry
 	release func()
-	// ownReads counts the requests for the keys by which the cluster holds its ID.
-	ownReads atomic.Int64
+	// answers counts the lists that have their first answer, however late it arrives.
+	answers atomic.Int64
 }
 
 // slowStart returns a process. With lateAnswers etcd does what the lists ask for at once, and
@@ -40,17 +40,19 @@ func (s *testStore) slowStart(t *testing.T, cfg Config, lateAnswers bool) *slowS
 		}
 	}
 	client := s.client(t, cfg.Identity)
+	root := s.layout(cfg.Identity.ClusterSetID).root
 	client.cfg.options = append(client.cfg.options, grpc.WithChainUnaryInterceptor(
 		func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			if txn, isTxn := req.(*pb.TxnRequest); isTxn && len(txn.Compare) == 0 {
-				p.ownReads.Add(1)
-			}
-			list, isRange := req.(*pb.RangeRequest)
-			if !isRange || len(list.RangeEnd) == 0 {
+			first, isRange := req.(*pb.RangeRequest)
+			if !isRange || string(first.Key) != root {
 				return invoke(ctx, method, req, reply, conn, opts...)
 			}
 			if lateAnswers {
-				return errors.Join(invoke(ctx, method, req, reply, conn, opts...), wait(ctx))
+				err := invoke(ctx, method, req, reply, conn, opts...)
+				if err == nil {
+					p.answers.Add(1)
+				}
+				return errors.Join(err, wait(ctx))
 			}
 			if err := wait(ctx); err != nil {
 				return err
@@ -59,6 +61,13 @@ func (s *testStore) slowStart(t *testing.T, cfg Config, lateAnswers bool) *slowS
 		}))
 	p.Registry = s.registryOf(t, client, cfg, fastTimings())
 	return p
+}
+
+// isListed reports whether a list of all keys was applied after the head.
+func isListed(reg *Registry) bool {
+	reg.mirror.mu.Lock()
+	defer reg.mirror.mu.Unlock()
+	return reg.mirror.state.touched == nil
 }
 
 // awaitID waits until the process has the cluster ID.
@@ -92,11 +101,10 @@ func awaitRecords(t *testing.T, reg *Registry, clusterID string, records int) {
 	})
 }
 
-// TestRegistry_HeartbeatsBeforeFirstList: a controller that starts needs minutes for its first list
-// where 1,000 start at once. Until then it has the cluster ID and writes heartbeats: the others
-// would take the cluster for stale. It neither writes nor withdraws exports, and states none,
-// because it does not know those that etcd has.
-func TestRegistry_HeartbeatsBeforeFirstList(t *testing.T) {
+// TestRegistry_ExportsBeforeList: a list takes minutes where 1,000 controllers start at once. Until
+// it has ended, a controller that starts has the cluster ID, writes heartbeats, and publishes and
+// withdraws exports: it has read those that etcd has of its cluster.
+func TestRegistry_ExportsBeforeList(t *testing.T) {
 	for name, tt := range map[string]struct {
 		// isRunning is set if the previous process goes on: it has lost its leader election.
 		isRunning bool
@@ -136,9 +144,10 @@ func TestRegistry_HeartbeatsBeforeFirstList(t *testing.T) {
 			if !tt.isRunning {
 				stop(nil)
 			}
-			next, writes := s.slowStart(t, fast(cls1), tt.lateAnswers), s.writes.Load()
+			next, want := s.slowStart(t, fast(cls1), tt.lateAnswers), 0
 			if !tt.isEmpty {
 				publish(t, next.Registry, 0, 2)
+				want = 2
 			}
 			start(t, next.Registry)
 			next.awaitID(t)
@@ -148,51 +157,98 @@ func TestRegistry_HeartbeatsBeforeFirstList(t *testing.T) {
 				tt.meanwhile(t, s, next.Registry)
 				awaitRecords(t, watcher, "cls1", toSettle)
 			}
-			if _, err := next.Lookup(t.Context(), webKey(0)); err == nil {
-				t.Error("a service is looked up before the first list")
-			}
-			if n := s.writes.Load() - writes; n != 0 {
-				t.Errorf("%d exports are written before the first list", n)
-			}
-			l := s.layout("set1")
-			if r := next.writer.decodeOwn([]byte(s.keys(t, l.member("cls1"))[l.member("cls1")])); r.Exports != nil {
-				t.Errorf("the record states %d exports before the first list", r.Exports.Count)
-			}
-			for i := range 2 {
-				if n := version(t, watcher, "cls1", i); n != 1 {
-					t.Errorf("export %d is at version %d before the first list, want 1", i, n)
-				}
-			}
+			awaitVersion(t, watcher, "cls1", 0, want)
+			awaitVersion(t, watcher, "cls1", 1, 0)
+			publish(t, next.Registry, 0, 3)
+			awaitVersion(t, watcher, "cls1", 0, 3)
 
 			next.release()
-			publish(t, next.Registry, 0, 2)
-			awaitVersion(t, watcher, "cls1", 0, 2)
+			publish(t, next.Registry, 0, 4)
+			awaitVersion(t, watcher, "cls1", 0, 4)
 			awaitState(t, next.Registry, 0, registry.Exported)
-			withdraw(t, next.Registry, 1)
-			awaitVersion(t, watcher, "cls1", 1, 0)
+			withdraw(t, next.Registry, 0)
+			awaitVersion(t, watcher, "cls1", 0, 0)
 		})
 	}
 }
 
-// TestRegistry_QuickListFirst: a list that is quick is complete before the process claims its ID.
-// The others answer a new process, which should read the answer after its list.
-func TestRegistry_QuickListFirst(t *testing.T) {
+// TestRegistry_ImportsBeforeList: a controller that starts again imports what has changed while
+// there was none, and what changes while its list takes long. What has not changed stays unknown
+// until the list has it, as does a cluster that has joined meanwhile.
+func TestRegistry_ImportsBeforeList(t *testing.T) {
+	const isChanged, isSame, changes, isWithdrawn, ends = 0, 1, 2, 3, 4
 	s := newTestStore(t, shared(t))
-	cfg := fast(cls1)
-	cfg.HeartbeatInterval = time.Minute
-	p := s.slowStart(t, cfg, false)
-	p.release()
-	start(t, p.Registry)
-	publish(t, p.Registry, 0, 1)
-	awaitState(t, p.Registry, 0, registry.Exported)
-	if n := p.ownReads.Load(); n != 0 {
-		t.Errorf("the own keys are read %d times alone", n)
+	exporter, other, before := s.registry(t, fast(cls2)), s.registry(t, fast(benchMember(1))), s.registry(t, fast(cls1))
+	start(t, exporter)
+	start(t, other)
+	stop := start(t, before)
+	for i := range ends + 1 {
+		publish(t, exporter, i, 1)
+		awaitVersion(t, before, "cls2", i, 1)
 	}
+	publish(t, other, isSame, 1)
+	awaitVersion(t, before, benchMember(1).ClusterID, isSame, 1)
+	within(t, "both clusters state their exports", func() bool {
+		return exporter.writer.session.isSettled() && other.writer.session.isSettled()
+	})
+	awaitRecords(t, before, "cls2", 2)
+	stop(nil)
+
+	publish(t, exporter, isChanged, 2)
+	awaitState(t, exporter, isChanged, registry.Exported)
+	withdraw(t, exporter, isWithdrawn)
+	joiner := s.registry(t, fast(benchMember(2)))
+	publish(t, joiner, isSame, 1)
+	start(t, joiner)
+	awaitState(t, joiner, isSame, registry.Exported)
+
+	next := s.slowStart(t, fast(cls1), false)
+	start(t, next.Registry)
+	awaitVersion(t, next.Registry, "cls2", isChanged, 2)
+	awaitVersion(t, next.Registry, "cls2", isWithdrawn, 0)
+	publish(t, exporter, changes, 2)
+	awaitVersion(t, next.Registry, "cls2", changes, 2)
+	withdraw(t, exporter, ends)
+	awaitVersion(t, next.Registry, "cls2", ends, 0)
+	awaitVersion(t, next.Registry, "cls2", isSame, 1) // the cluster was read as a whole
+	view, err := next.Lookup(t.Context(), webKey(isSame), benchMember(1).ClusterID)
+	if got := view.Clusters[benchMember(1).ClusterID].State; err != nil || got != registry.Unknown {
+		t.Errorf("before the list the export of another cluster is %v with error %v, want %v", got, err, registry.Unknown)
+	}
+	if isListed(next.Registry) {
+		t.Error("the list has ended without an answer")
+	}
+	next.release()
+	awaitVersion(t, next.Registry, benchMember(1).ClusterID, isSame, 1)
+	awaitVersion(t, next.Registry, benchMember(2).ClusterID, isSame, 1)
+	awaitVersion(t, next.Registry, "cls2", changes, 2)
+	awaitVersion(t, next.Registry, "cls2", ends, 0)
 }
 
-// TestRegistry_LosesIDBeforeFirstList: a later process of the cluster takes the ID before the list
+// TestRegistry_JoinsBeforeList: a cluster that joins looks nothing up before its list: of two
+// clusters with a service the older one decides, and it may not be read yet.
+func TestRegistry_JoinsBeforeList(t *testing.T) {
+	s := newTestStore(t, shared(t))
+	exporter := s.registry(t, fast(cls2))
+	start(t, exporter)
+	publish(t, exporter, 0, 1)
+	awaitState(t, exporter, 0, registry.Exported)
+	next := s.slowStart(t, fast(cls1), false)
+	publish(t, next.Registry, 1, 1)
+	start(t, next.Registry)
+	awaitVersion(t, exporter, "cls1", 1, 1)
+	publish(t, exporter, 0, 2)
+	awaitRecords(t, exporter, "cls1", 2)
+	if _, err := next.Lookup(t.Context(), webKey(0)); !errors.Is(err, registry.ErrNotSynced) {
+		t.Errorf("a service is looked up before the list: %v", err)
+	}
+	next.release()
+	awaitVersion(t, next.Registry, "cls2", 0, 2)
+}
+
+// TestRegistry_LosesIDBeforeList: a later process of the cluster takes the ID before the list
 // of this one ends. This one gives way, as after the list.
-func TestRegistry_LosesIDBeforeFirstList(t *testing.T) {
+func TestRegistry_LosesIDBeforeList(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	first := s.slowStart(t, fast(cls1), false)
 	publish(t, first.Registry, 0, 1)
@@ -208,8 +264,8 @@ func TestRegistry_LosesIDBeforeFirstList(t *testing.T) {
 	awaitState(t, later, 0, registry.Exported)
 }
 
-// TestRegistry_LeavesBeforeFirstList: a cluster leaves while its list takes long. Its exports end.
-func TestRegistry_LeavesBeforeFirstList(t *testing.T) {
+// TestRegistry_LeavesBeforeList: a cluster leaves while its list takes long. Its exports end.
+func TestRegistry_LeavesBeforeList(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	watcher, before := s.registry(t, fast(cls2)), s.registry(t, fast(cls1))
 	start(t, watcher)
@@ -224,27 +280,10 @@ func TestRegistry_LeavesBeforeFirstList(t *testing.T) {
 	awaitVersion(t, watcher, "cls1", 0, 0)
 }
 
-// TestRegistry_StaleWithoutList: a cluster whose list never ends cannot change its exports. It does
-// not look live for ever.
-func TestRegistry_StaleWithoutList(t *testing.T) {
-	s := newTestStore(t, shared(t))
-	cfg := fast(cls2)
-	cfg.StaleAfter = time.Second
-	watcher := s.registry(t, cfg)
-	start(t, watcher)
-	p := s.slowStart(t, fast(cls1), false)
-	p.writer.timings.alone = 2 * time.Second
-	start(t, p.Registry)
-	awaitRecords(t, watcher, "cls1", 3)
-	within(t, "the cluster is stale", func() bool { return memberOf(t, watcher, "cls1").Stale })
-	p.release()
-	awaitRecords(t, watcher, "cls1", 1)
-}
-
-// TestRegistry_SetBackBeforeFirstList: etcd is set back after a controller has claimed its ID and
-// before its first list. The controller claims the ID again, although etcd has an earlier revision
+// TestRegistry_SetBackBeforeList: etcd is set back after a controller has claimed its ID and before
+// its list has ended. The controller claims the ID again, although etcd has an earlier revision
 // than that of the claim.
-func TestRegistry_SetBackBeforeFirstList(t *testing.T) {
+func TestRegistry_SetBackBeforeList(t *testing.T) {
 	c, err := etcdtest.Start(t.Context(), etcdtest.Options{Program: program(t), Dir: t.TempDir(), Args: quick})
 	if err != nil {
 		t.Fatal(err)
@@ -275,4 +314,56 @@ func TestRegistry_SetBackBeforeFirstList(t *testing.T) {
 	if now := next.writer.session.currentFence(); now == 0 || now >= fence {
 		t.Errorf("the ID was claimed at revision %d, and at %d before etcd was set back", now, fence)
 	}
+}
+
+// TestRegistry_SetBackDuringList: etcd is set back while a list has its answer and was not applied.
+// The watch goes on after a change that etcd has still, and the list is of a state that it has not
+// any more.
+func TestRegistry_SetBackDuringList(t *testing.T) {
+	c, err := etcdtest.Start(t.Context(), etcdtest.Options{Program: program(t), Dir: t.TempDir(), Args: quick})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Stop)
+	s := newTestStore(t, c)
+	exporter, before := s.registry(t, fast(cls1)), s.registry(t, readOnly(cls2))
+	stopExporter, stopBefore := start(t, exporter), start(t, before)
+	publish(t, exporter, 0, 1)
+	awaitVersion(t, before, "cls1", 0, 1)
+	within(t, "the cluster states its exports", exporter.writer.session.isSettled)
+	awaitRecords(t, before, "cls1", 2)
+	stopExporter(nil)
+	stopBefore(nil)
+	restore, err := s.Backup(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.remove(t, s.layout("set1").export("cls1", webKey(0)))
+	next := s.slowStart(t, readOnly(cls2), true)
+	start(t, next.Registry)
+	within(t, "the list has its answer", func() bool { return next.answers.Load() > 0 })
+	if err := restore(); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "the controller watches again", func() bool { return next.answers.Load() > 1 })
+	next.release()
+	within(t, "the list has ended", func() bool { return isListed(next.Registry) })
+	if !next.mirror.shows("cls1", 0) {
+		t.Error("an export is missing in the mirror that etcd has")
+	}
+}
+
+// shows reports whether a mirror has the key of an export.
+func (m *mirror) shows(clusterID string, i int) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, isShown := m.state.clusters[clusterID].shown[webKey(i)]
+	return isShown
+}
+
+// readOnly returns a configuration of a registry that is only imported from.
+func readOnly(identity mcs.Identity) Config {
+	cfg := fast(identity)
+	cfg.ReadOnly = true
+	return cfg
 }

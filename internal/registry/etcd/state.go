@@ -45,8 +45,11 @@ type state struct {
 	me     ownRecords
 	belief *belief.State
 
-	// synced is true after the first complete read.
+	// synced is true once the member records of all clusters of which the pins know were read, or
+	// else all keys.
 	synced bool
+	// touched are the keys that the watch has shown since the head was read, nil after the list.
+	touched map[string]struct{}
 	// refused counts the records that were refused since the last read.
 	refused int
 	// hasNewProcess is set if another cluster has a new process since the last read.
@@ -94,7 +97,11 @@ type cluster struct {
 
 	// record is the latest record that counts, the zero value without one, and properties are its
 	// ClusterProperties. lastSeen is the time of the last heartbeat.
-	record     memberRecord
+	record memberRecord
+	// content is a digest of the exports that the record names, "" without one. isKept is set once
+	// the keyring has it.
+	content    string
+	isKept     bool
 	properties mcs.DecodedProperties
 	lastSeen   time.Time
 	// account has the cost of the exports; nil has no limits. waiting is the number of exports in
@@ -168,19 +175,91 @@ func newState(cfg stateConfig) *state {
 	}
 }
 
-// replace replaces everything with a list that was read at revision, and adds the keys with a View
-// that may have changed. It reports whether etcd was set back to an earlier state, for example from
-// a backup.
-func (s *state) replace(now time.Time, list []pair, revision int64, changed engine.Keys) (rewound bool) {
-	if rewound = revision < s.revision; rewound {
+// head is what is read before the watch begins: all keys of this cluster, and the keys alive and
+// member of others, as of one revision.
+type head struct {
+	others   []string
+	pairs    []pair
+	revision int64
+}
+
+// begin applies a head, and adds the keys with a View that may have changed. All keys are listed
+// after it, beside the watch. isSetBack is set if etcd was set back to an earlier state, for
+// example from a backup; an earlier revision shows that too.
+func (s *state) begin(now time.Time, h head, isSetBack bool, changed engine.Keys) (rewound bool) {
+	if rewound = isSetBack || h.revision < s.revision; rewound {
 		s.rewind()
 	}
-	s.apply(now, s.withDeleted(list, s.keys()), changed)
-	for _, c := range s.clusters {
-		c.unread, c.isUnread = nil, false
+	isRead := map[string]bool{s.own: true}
+	for _, key := range s.layout.headKeys(h.others) {
+		isRead[key] = true
 	}
-	s.synced, s.revision = true, revision
+	var shown []string
+	for _, key := range s.keys() {
+		if isRead[key] || isRead[s.layout.clusterOf(key)] {
+			shown = append(shown, key)
+		}
+	}
+	s.apply(now, s.withDeleted(h.pairs, shown), changed)
+	s.revision, s.touched = h.revision, map[string]struct{}{}
+	s.synced = s.synced || len(h.others) > 0
+	s.readChanged(h.others)
 	return rewound
+}
+
+// maxFirst is how many clusters are read before the list: where more have changed, the list is as
+// quick, and it pauses while etcd is busy.
+const maxFirst = 64
+
+// readChanged requests reads of the clusters that have other exports than those of which this
+// process or a previous one has read all.
+func (s *state) readChanged(ids []string) {
+	var found []*cluster
+	for _, id := range ids {
+		if c := s.clusters[id]; c != nil && s.hasChanged(c) {
+			found = append(found, c)
+		}
+	}
+	if len(found) > maxFirst {
+		return
+	}
+	for _, c := range found {
+		c.isUnread, s.hasDue = true, true
+	}
+}
+
+// applyList applies a list of all keys that was read after the head. What the watch has shown since
+// then is later.
+func (s *state) applyList(now time.Time, list []pair, changed engine.Keys) {
+	isEarlier := func(key string) bool { _, isTouched := s.touched[key]; return !isTouched }
+	list = slices.DeleteFunc(list, func(p pair) bool { return !isEarlier(p.key) })
+	shown := slices.DeleteFunc(s.keys(), func(key string) bool { return !isEarlier(key) })
+	s.apply(now, s.withDeleted(list, shown), changed)
+	s.synced, s.touched, s.hasDue = true, nil, true
+}
+
+// touch records keys that the watch has shown.
+func (s *state) touch(changes []pair) {
+	if s.touched == nil {
+		return
+	}
+	for _, p := range changes {
+		s.touched[p.key] = struct{}{}
+	}
+}
+
+// hasChanged reports whether a cluster names other exports than those that were read as a whole.
+func (s *state) hasChanged(c *cluster) bool {
+	read := s.keyring.Of(s.name, c.id).Content
+	return read != "" && c.content != "" && c.content != read
+}
+
+// observeRead records that all exports of a cluster were read.
+func (s *state) observeRead(c *cluster) {
+	if c.content != "" && !c.isKept && s.belief.IsShown(c.id) {
+		s.keyring.ObserveContent(s.name, c.id, c.content)
+		c.isKept = true
+	}
 }
 
 // withDeleted adds those of keys that are not in a list as deleted ones.
@@ -328,6 +407,7 @@ func (s *state) release(c *cluster, key mcs.Key) {
 
 // finish ends a change of what etcd shows of a cluster.
 func (s *state) finish(c *cluster) {
+	s.observeRead(c)
 	c.account.SetExcess(c.waiting + c.overflow)
 	if c.isShown() {
 		return
@@ -441,8 +521,16 @@ func (s *state) observeRecord(now time.Time, c *cluster, r memberRecord, isChang
 		if isChanged && s.synced && r.time().After(c.record.time()) {
 			c.lastSeen = now
 		}
-		c.record = r
+		c.setRecord(r)
 	}
+}
+
+// setRecord sets the latest record that counts.
+func (c *cluster) setRecord(r memberRecord) {
+	if content := r.content(); content != c.content {
+		c.content, c.isKept = content, false
+	}
+	c.record = r
 }
 
 func (s *state) countRefused(isChanged bool) {

@@ -145,7 +145,7 @@ func (s *stateTest) list(pairs ...pair) {
 	s.t.Helper()
 	clear(s.content)
 	s.write(pairs)
-	s.replace(s.at(0), pairs, s.rev, engine.Keys{})
+	replaceAll(s.state, s.at(0), pairs, s.rev, engine.Keys{})
 	s.readDue(s.at(0), engine.Keys{})
 }
 
@@ -666,7 +666,7 @@ func TestStateRotatedKey(t *testing.T) {
 		web.revision, web.created, db.revision = s.rev-1, 7, s.rev-1
 		next := member(s, 1, nil)
 		next.revision = s.rev + 1
-		s.replace(s.at(1), []pair{next, web, db}, s.rev+1, engine.Keys{})
+		replaceAll(s.state, s.at(1), []pair{next, web, db}, s.rev+1, engine.Keys{})
 		check(s, "with the new key", "")
 	})
 	t.Run("an old export is written again afterwards", func(*testing.T) {
@@ -696,7 +696,7 @@ func TestStateReplace(t *testing.T) {
 	for i := range list {
 		list[i].revision = int64(i + 1)
 	}
-	s.replace(now, list, 10, engine.Keys{})
+	replaceAll(s.state, now, list, 10, engine.Keys{})
 	second := s.member(1, map[int]int64{0: 2, 1: 3, 2: 4})
 	second.revision = 11
 	s.apply(now, []pair{second}, engine.Keys{})
@@ -705,7 +705,7 @@ func TestStateReplace(t *testing.T) {
 	for i := range next[1:] {
 		next[i+1].revision = int64(12 + i)
 	}
-	if s.replace(now, next, 20, changed) {
+	if replaceAll(s.state, now, next, 20, changed) {
 		t.Error("a later revision counts as a rewind")
 	}
 	for i, want := range []bool{false, true, true, true} {
@@ -720,7 +720,7 @@ func TestStateReplace(t *testing.T) {
 	restored := s.export(0, 5, s.at(3).UnixMilli())
 	restored.revision = 1
 	changed = engine.Keys{}
-	if !s.replace(now, []pair{restored}, 8, changed) {
+	if !replaceAll(s.state, now, []pair{restored}, 8, changed) {
 		t.Error("an earlier revision does not count as a rewind")
 	}
 	if _, ok := changed[webKey(0)]; !ok {

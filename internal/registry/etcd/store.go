@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -22,7 +23,7 @@ type store struct {
 	id     string
 	// limits bound the values that a list keeps.
 	limits budget.Limits
-	lister Lister
+	lister lister
 }
 
 // maxAnswer is the largest answer that the client accepts: pageKeys of the largest keys and values.
@@ -63,18 +64,49 @@ func (s *store) list(ctx context.Context) (list []pair, revision int64, err erro
 	return list, revision, nil
 }
 
-// readExports reads all exports of a cluster as of a revision. It makes none of the pauses of a
-// list: the watch, which waits for it, ends before a long pause does.
+// readExports reads all exports of a cluster as of a revision.
 func (s *store) readExports(ctx context.Context, id string, revision int64) (list []pair, err error) {
-	err = walkPages(s.layout.cluster(id)+exportsSuffix, s.collect(&list), func(from, end string, limit int64) (*clientv3.GetResponse, error) {
+	list, _, err = s.readRange(ctx, s.layout.cluster(id)+exportsSuffix, revision)
+	return list, err
+}
+
+// readRange reads all keys with a prefix as of a revision, 0 for the present one, which it returns.
+// It makes none of the pauses of a list: the watch, which waits for it, ends before a long pause
+// does.
+func (s *store) readRange(ctx context.Context, prefix string, revision int64) (list []pair, _ int64, err error) {
+	err = walkPages(prefix, s.collect(&list), func(from, end string, limit int64) (*clientv3.GetResponse, error) {
 		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 		defer cancel()
-		return s.readPage(ctx, from, end, limit, revision)
+		page, err := s.readPage(ctx, from, end, limit, revision)
+		if err == nil && revision == 0 {
+			revision = page.Header.Revision
+		}
+		return page, err
 	})
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	return list, nil
+	return list, revision, nil
+}
+
+// maxRead is how many keys a request reads by name: as many operations as etcd accepts by default.
+const maxRead = 128
+
+// head reads all keys of this cluster, and the member records and the keys alive of others, as of
+// one revision.
+func (s *store) head(ctx context.Context, others []string) (h head, err error) {
+	h.others = others
+	if h.pairs, h.revision, err = s.readRange(ctx, s.layout.cluster(s.id), 0); err != nil {
+		return head{}, err
+	}
+	for some := range slices.Chunk(s.layout.headKeys(others), maxRead) {
+		pairs, err := s.read(ctx, some, h.revision)
+		if err != nil {
+			return head{}, err
+		}
+		h.pairs = append(h.pairs, pairs...)
+	}
+	return h, nil
 }
 
 // collect returns a function that appends what is kept of a page to a list.
@@ -89,7 +121,7 @@ func (s *store) collect(list *[]pair) func(page *clientv3.GetResponse) {
 	}
 }
 
-// readPage implements Get.
+// readPage implements getPage.
 func (s *store) readPage(ctx context.Context, from, end string, limit, revision int64) (page *clientv3.GetResponse, err error) {
 	err = s.client.request(ctx, "list", func(ctx context.Context, c *clientv3.Client) (err error) {
 		page, err = c.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(limit), clientv3.WithRev(revision))
@@ -129,7 +161,7 @@ func (s *store) read(ctx context.Context, keys []string, revision int64) ([]pair
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("reading %d exports: %w", len(keys), err)
+		return nil, fmt.Errorf("reading %d keys: %w", len(keys), err)
 	}
 	var pairs []pair
 	for _, r := range answer.Responses {

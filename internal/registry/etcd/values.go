@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"cmp"
+	"context"
 	"strconv"
 	"time"
 
@@ -63,4 +64,32 @@ func (v *Values) Member(now time.Time) (KeyValue, error) {
 // Alive returns the value of the key that expires with the cluster's lease.
 func (v *Values) Alive() KeyValue {
 	return KeyValue{v.layout.alive(v.author.clusterID), strconv.FormatInt(v.record.Heartbeat.UnixMilli(), 10)}
+}
+
+// Reads makes the reads of a process that starts, without a Registry: benchmarks make those of a
+// thousand clusters. It is not safe for concurrent use.
+type Reads struct{ store *store }
+
+// NewReads returns the Reads of a cluster. An empty prefix is the default.
+func NewReads(client *Client, prefix string, identity mcs.Identity) *Reads {
+	return &Reads{&store{client: client, id: identity.ClusterID, layout: newLayout(cmp.Or(prefix, names.EtcdPrefix), identity.ClusterSetID)}}
+}
+
+// Head reads the keys of the cluster and the member records of others, and returns the revision
+// that they are of.
+func (r *Reads) Head(ctx context.Context, others []string) (revision int64, err error) {
+	h, err := r.store.head(ctx, others)
+	return h.revision, err
+}
+
+// Exports reads the exports of a cluster as of a revision.
+func (r *Reads) Exports(ctx context.Context, clusterID string, revision int64) error {
+	_, err := r.store.readExports(ctx, clusterID, revision)
+	return err
+}
+
+// List reads all keys of the clusterset.
+func (r *Reads) List(ctx context.Context) error {
+	_, _, err := r.store.list(ctx)
+	return err
 }

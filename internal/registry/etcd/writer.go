@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -36,15 +34,10 @@ type writer struct {
 	wake engine.Signal
 	// keepAlives are the goroutines that renew leases.
 	keepAlives sync.WaitGroup
-	// isListed is set after the first list.
-	isListed atomic.Bool
 
 	// The rest is used by run alone.
 	// batchLimit is how many operations a transaction may have.
 	batchLimit int
-	// Before the first list, ownReadAt is the time at which the keys by which the cluster holds its
-	// ID are read alone, and aloneUntil that up to which it writes heartbeats.
-	ownReadAt, aloneUntil time.Time
 }
 
 func newWriter(cfg Config, timings timings, store *store, mirror *mirror, notifier *engine.Notifier) *writer {
@@ -106,8 +99,8 @@ func (w *writer) observe(u update) {
 	if u.rewound {
 		w.session.dropFence()
 	}
-	if u.listed {
-		w.outbox.observeList(u.rewound)
+	if u.hasOwn {
+		w.outbox.observeHead(u.rewound)
 		w.outbox.addPending(u.changed)
 	}
 	w.outbox.observe(time.Now(), u.own, u.revision)
@@ -116,9 +109,6 @@ func (w *writer) observe(u update) {
 	}
 	if u.hasNewProcess {
 		w.session.answer(time.Now(), u.clusters)
-	}
-	if u.listed {
-		w.isListed.Store(true)
 	}
 	w.countPending()
 	w.wake.Set()
@@ -149,9 +139,6 @@ func (w *writer) countPending() {
 // waiting for them. At the end it gives the ID up.
 func (w *writer) run(ctx context.Context) {
 	w.saveHeartbeat(ctx)
-	began := time.Now()
-	w.ownReadAt = began.Add(w.cfg.HeartbeatInterval/2 + rand.N(w.cfg.HeartbeatInterval/4))
-	w.aloneUntil = began.Add(w.timings.alone)
 	w.write(ctx)
 	w.keepAlives.Wait()
 	w.release(ctx)
@@ -207,13 +194,6 @@ func (w *writer) write(ctx context.Context) {
 // an export that waits for the pace of its namespace.
 func (w *writer) untilNext(now time.Time) time.Duration {
 	pause := w.session.untilHeartbeat(now)
-	switch {
-	case w.isListed.Load():
-	case !now.Before(w.aloneUntil):
-		return w.cfg.HeartbeatInterval // observe sets wake
-	case w.session.currentFence() == 0:
-		return min(pause, w.ownReadAt.Sub(now))
-	}
 	if due, waits := w.outbox.untilDue(now); waits {
 		return min(pause, due)
 	}
@@ -235,9 +215,6 @@ const (
 
 // performNext makes the next request, if there is something to do.
 func (w *writer) performNext(ctx context.Context) (result, error) {
-	if err := w.readOwn(ctx, time.Now()); err != nil {
-		return idle, err
-	}
 	next, obstacle := w.nextTask(time.Now())
 	w.countPending()
 	w.setProblem(w.claimProblem, obstacle)
@@ -254,9 +231,6 @@ func (w *writer) performNext(ctx context.Context) (result, error) {
 
 // nextTask returns the next task, or the reason why nothing may be written.
 func (w *writer) nextTask(now time.Time) (task, error) {
-	if !w.isListed.Load() {
-		return w.nextTaskAlone(now)
-	}
 	isAdopted := w.adopt()
 	w.settle(now)
 	next, obstacle := w.session.nextTask(now, w.mirror.ownKeys())
@@ -270,39 +244,6 @@ func (w *writer) nextTask(now time.Time) (task, error) {
 	w.batchLimit = maxOperations
 	w.settle(now) // a withdrawal may be complete without a write
 	return w.session.nextTask(now, w.mirror.ownKeys())
-}
-
-// maxAlone is how long a process writes heartbeats before its first list. Lists of 1,000
-// controllers that start at once on two cores took up to 14 minutes (docs/etcd.md). A cluster whose
-// exports cannot change for longer, because its list never ends, is stale for the others.
-const maxAlone = 30 * time.Minute
-
-// nextTaskAlone is nextTask before the first list: the process may claim the cluster ID and write
-// heartbeats. It neither writes exports nor states any.
-func (w *writer) nextTaskAlone(now time.Time) (task, error) {
-	if !now.Before(w.aloneUntil) {
-		return task{}, nil
-	}
-	next, obstacle := w.session.nextTask(now, w.mirror.ownKeys())
-	next.mayWrite = false
-	return next, obstacle
-}
-
-// readOwn reads the keys by which the cluster holds its ID, if the first list takes longer than
-// half a heartbeat interval: it may take minutes where many controllers start at once, and the
-// others would take the cluster for stale. It does not do so earlier, because the others answer a
-// new process by a record that should come after the list.
-func (w *writer) readOwn(ctx context.Context, now time.Time) error {
-	if w.isListed.Load() || now.Before(w.ownReadAt) || !now.Before(w.aloneUntil) || w.session.currentFence() != 0 {
-		return nil
-	}
-	alive, member, err := w.store.readOwn(ctx)
-	w.ownReadAt = time.Now().Add(w.cfg.HeartbeatInterval / 4)
-	if err != nil {
-		return fmt.Errorf("reading this cluster's own keys before the first list: %w", err)
-	}
-	w.session.observe(w.mirror.applyOwn(alive, member), 0)
-	return nil
 }
 
 // settle begins to state all exports of the cluster when it is time, and has the record written if
@@ -352,7 +293,6 @@ func (w *writer) saveHeartbeat(ctx context.Context) {
 
 // join writes the keys alive and member.
 func (w *writer) join(ctx context.Context, seen int64) (result, error) {
-	w.mirror.dropOwn() // each claim needs its own read: nothing shows what happens after it
 	lease, err := w.ensureLease(ctx)
 	if err != nil {
 		return idle, err
@@ -365,7 +305,7 @@ func (w *writer) join(ctx context.Context, seen int64) (result, error) {
 	revision, err := w.store.claim(ctx, seen, lease, w.session.aliveValue(), member)
 	switch {
 	case errors.Is(err, errFenceLost):
-		return idle, nil // the watch will show the change, or readOwn
+		return idle, nil // the watch will show the change
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
 		w.loseLease(lease)
 		return progressed, nil

@@ -69,7 +69,7 @@ func TestExportsWaitForFence(t *testing.T) {
 	now := time.Now()
 	w := testWriter(t)
 	l := w.mirror.state.layout
-	w.observe(w.mirror.replace([]pair{memberPair(t, l, cls1, 5, now)}, fence-1, false))
+	w.observe(w.mirror.begin(headOf(w.mirror.state, []pair{memberPair(t, l, cls1, 5, now)}, fence-1), false))
 	w.session.claim.acquire(fence)
 	w.session.recordRevision, w.session.heartbeatAt = fence, now.Add(time.Hour)
 	w.session.written = w.mirror.ownKeys().member
@@ -99,7 +99,7 @@ func TestRecordStatesNothingBeforeFence(t *testing.T) {
 	now := time.Now()
 	w := testWriter(t)
 	l := w.mirror.state.layout
-	w.observe(w.mirror.replace([]pair{memberPair(t, l, cls1, 5, now)}, fence-1, false))
+	w.observe(w.mirror.begin(headOf(w.mirror.state, []pair{memberPair(t, l, cls1, 5, now)}, fence-1), false))
 	w.session.settled = true
 	states := func() bool {
 		value, err := w.nextRecord(t.Context(), now, nil, w.session.nextGeneration(w.mirror.ownKeys()))

@@ -469,6 +469,18 @@ func (k *Keyring) Of(registry, clusterID string) Known {
 	}
 }
 
+// Members returns the clusters of which records of a registry were read, and that have not ended.
+func (k *Keyring) Members(registry string) (ids []string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for id, pin := range k.pins {
+		if _, isRead := pin.Last[registry]; isRead && !pin.Left && !pin.Forgotten {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
 // Record is an accepted record of a cluster.
 type Record struct {
 	// Registry is the name of the registry that it was read from.

@@ -28,6 +28,12 @@ func (s *State) HasUnread(id string) bool {
 	return s.hasUnread(id, func(*unit) bool { return true })
 }
 
+// IsShown reports whether the store shows exactly the units that the record of a cluster names.
+func (s *State) IsShown(id string) bool {
+	c := s.clusters[id]
+	return c != nil && c.takesUnits() && c.signed.record.Manifest.Compare(&c.signed.shown) == Matches
+}
+
 // hasUnread reports whether the record of a cluster names a unit that has to be read, and for which
 // counts reports true.
 func (s *State) hasUnread(id string, counts func(*unit) bool) bool {
