@@ -122,17 +122,17 @@ func TestIgnoredNamespace(t *testing.T) {
 		t.Errorf("keys %v, used %v", keys, s.ledger.Usage().Total)
 	}
 	m.want(webKey(0))
-	if due, _, ok := m.dueRead(1); ok {
+	if due, _ := m.dueReads(1); len(due) > 0 {
 		t.Errorf("%v is read for a namespace that is not imported", due)
 	}
 	isWanted = true
 	m.want(webKey(0))
-	if due, _, _ := m.dueRead(1); len(due.keys) != 1 {
+	if due, _ := m.dueReads(1); len(due) != 1 || len(due[0].keys) != 1 {
 		t.Error("nothing is read for a namespace that is imported now")
 	}
 	list()
 	s.want("imported", 1)
-	if due, _, ok := m.dueRead(1); ok {
+	if due, _ := m.dueReads(1); len(due) > 0 {
 		t.Errorf("%v is read although a list had it", due)
 	}
 }

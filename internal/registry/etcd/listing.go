@@ -10,8 +10,9 @@ import (
 
 // listing is a list of all keys, which is read beside the watch.
 type listing struct {
-	cancel context.CancelFunc
-	ended  chan struct{}
+	isBegun bool
+	cancel  context.CancelFunc
+	ended   chan struct{}
 
 	mu sync.Mutex
 	// pairs and revision are the result, nil and 0 before the end and once it was taken.
@@ -31,7 +32,7 @@ func newListing() *listing {
 // beginListing begins to list all keys.
 func beginListing(ctx context.Context, s *store, retry engine.Backoff, wake engine.Signal) *listing {
 	ctx, cancel := context.WithCancel(ctx)
-	l := &listing{cancel: cancel, ended: make(chan struct{})}
+	l := &listing{isBegun: true, cancel: cancel, ended: make(chan struct{})}
 	go func() {
 		defer close(l.ended)
 		l.run(ctx, s, retry)

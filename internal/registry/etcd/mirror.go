@@ -56,12 +56,11 @@ func (m *mirror) want(key mcs.Key) {
 	}
 }
 
-// dueRead returns the next read that has to be made, and the revision of the mirror.
-func (m *mirror) dueRead(limit int) (r dueRead, revision int64, ok bool) {
+// dueReads returns the reads that have to be made next, and the revision of the mirror.
+func (m *mirror) dueReads(limit int) (reads []dueRead, revision int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	r, ok = m.state.dueRead(time.Now(), limit)
-	return r, m.state.revision, ok
+	return m.state.dueReads(time.Now(), limit), m.state.revision
 }
 
 // applyRead applies what a read has found at the revision of the mirror.
@@ -82,7 +81,7 @@ func (m *mirror) lookup(key mcs.Key, imported []string) (registry.View, error) {
 	if !m.state.synced {
 		return registry.View{}, m.lookups.NotSynced(key, m.problem.Err())
 	}
-	return m.lookups.Lookup(key, imported, m.state.view, m.state.belief.StatusOf), nil
+	return m.lookups.Lookup(key, imported, m.state.view, m.state.statusOf), nil
 }
 
 // end is called when nothing is read any more.
@@ -97,7 +96,7 @@ func (m *mirror) addResolvedLookups(changed engine.Keys) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.state.synced {
-		m.lookups.AddChanged(changed, m.state.belief.StatusOf)
+		m.lookups.AddChanged(changed, m.state.statusOf)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
@@ -150,16 +151,14 @@ func (r *reader) watch(ctx context.Context, fresh bool) error {
 	w := watch{revision: from, interval: r.cfg.PollInterval, silence: r.timings.silence, signal: r.mirror.readSignal, read: r.readMore}
 	w.check = func(ctx context.Context) error {
 		setBack, err := r.isSetBack(ctx, latest, from)
-		switch {
-		case setBack:
+		if setBack {
 			r.rewound = true
 			return errRewound
-		case err == nil && !r.isListed:
-			r.listing = beginListing(ctx, r.store, r.timings.retry, r.mirror.readSignal)
 		}
+		r.mirror.readSignal.Set()
 		return err
 	}
-	defer func() { r.listing.end() }()
+	defer func() { r.listing.end(); r.listing = newListing() }()
 	w.apply = func(changes []pair, revision int64) error {
 		r.setProblem(r.listing.problem())
 		r.isAnswered = true
@@ -200,10 +199,15 @@ func (r *reader) traceChanges(changes []pair, began time.Time) {
 	}
 }
 
-// readMore applies the list if it has ended, or makes the next read that has to be made.
+// readMore makes the reads that have to be made next. Without any, it begins the list if there was
+// none, or applies it.
 func (r *reader) readMore(ctx context.Context) error {
 	r.takeList()
-	return r.readDue(ctx)
+	reads, revision := r.mirror.dueReads(pageKeys)
+	if len(reads) == 0 && !r.isListed && !r.listing.isBegun {
+		r.listing = beginListing(ctx, r.store, r.timings.retry, r.mirror.readSignal)
+	}
+	return r.read(ctx, reads, revision)
 }
 
 // takeList applies the list once the watch has shown all changes up to its revision.
@@ -214,22 +218,24 @@ func (r *reader) takeList() {
 	}
 }
 
-// readDue makes the next read that has to be made: of exports that were ignored or over budget, of
-// those of a cluster with a new key, or because the watch may have skipped a change. It reads them
-// as of the revision of the mirror, so that they do not come before or after other changes.
-func (r *reader) readDue(ctx context.Context) error {
-	due, revision, ok := r.mirror.dueRead(pageKeys)
-	if !ok {
-		return nil
-	}
+// read reads exports that were ignored or over budget, those of a cluster that has changed or has a
+// new key, or those that the watch may have skipped a change of. It reads them as of the revision
+// of the mirror, so that they do not come before or after other changes.
+func (r *reader) read(ctx context.Context, reads []dueRead, revision int64) error {
 	began := time.Now()
-	var pairs []pair
-	var err error
-	if due.all {
-		pairs, err = r.store.readExports(ctx, due.cluster, revision)
-	} else {
-		pairs, err = r.store.read(ctx, due.keys, revision)
+	group, ctx := errgroup.WithContext(ctx)
+	results := make([][]pair, len(reads))
+	for i, due := range reads {
+		group.Go(func() (err error) {
+			if due.all {
+				results[i], err = r.store.readExports(ctx, due.cluster, revision)
+			} else {
+				results[i], err = r.store.read(ctx, due.keys, revision)
+			}
+			return err
+		})
 	}
+	err := group.Wait()
 	switch {
 	case errors.Is(err, rpctypes.ErrFutureRev):
 		return errBehind
@@ -237,7 +243,9 @@ func (r *reader) readDue(ctx context.Context) error {
 		r.store.client.handleSilence(began, err)
 		return err
 	}
-	r.publish(r.mirror.applyRead(due, pairs))
+	for i, due := range reads {
+		r.publish(r.mirror.applyRead(due, results[i]))
+	}
 	return nil
 }
 

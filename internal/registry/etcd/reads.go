@@ -46,16 +46,35 @@ type dueRead struct {
 	keys    []string
 }
 
-// dueRead returns the next read that has to be made, with up to limit keys; ok is false if there is
-// none.
-func (s *state) dueRead(now time.Time, limit int) (r dueRead, ok bool) {
+// maxDueReads is how many clusters are read at once. A request takes seconds where many controllers
+// start at once, and the reads of a cluster are several.
+const maxDueReads = 16
+
+// dueReads returns the reads that have to be made next: of all exports of up to maxDueReads
+// clusters, or of up to limit keys of one.
+func (s *state) dueReads(now time.Time, limit int) (reads []dueRead) {
 	if !s.hasDue {
-		return dueRead{}, false
+		return nil
 	}
 	for id, c := range s.clusters {
-		if c.isUnread {
-			return dueRead{cluster: id, all: true}, true
+		if c.isUnread && len(reads) < maxDueReads {
+			reads = append(reads, dueRead{cluster: id, all: true})
 		}
+	}
+	if len(reads) > 0 {
+		return reads
+	}
+	if r, ok := s.dueRead(now, limit); ok {
+		return []dueRead{r}
+	}
+	s.hasDue = false
+	return nil
+}
+
+// dueRead returns the next read that has to be made besides those of unread clusters, with up to
+// limit keys; ok is false if there is none.
+func (s *state) dueRead(now time.Time, limit int) (r dueRead, ok bool) {
+	for id, c := range s.clusters {
 		r = dueRead{cluster: id}
 		for key := range c.unread {
 			if r.keys = append(r.keys, s.layout.export(id, key)); len(r.keys) == limit {
@@ -67,15 +86,13 @@ func (s *state) dueRead(now time.Time, limit int) (r dueRead, ok bool) {
 		}
 	}
 	if s.touched != nil {
-		s.hasDue = false // the list has the others
-		return dueRead{}, false
+		return dueRead{}, false // the list has the others
 	}
 	for _, of := range s.belief.Due(now).ReadUnits {
 		if c := s.clusters[of.Cluster]; c != nil {
 			return s.readOf(c, of.Units, limit), true
 		}
 	}
-	s.hasDue = false
 	return dueRead{}, false
 }
 

@@ -740,9 +740,18 @@ func (s *state) ownMember() memberRecord {
 }
 
 // view returns the exports of the other clusters under key, and the order in which etcd got them
-// and this cluster's own.
+// and this cluster's own. Until all keys are listed, nothing that is imported ends: another
+// cluster, which is not known yet, may export the service instead, as one with a new ID does.
 func (s *state) view(key mcs.Key, imported []string) registry.View {
 	v := s.belief.View(key, imported...)
+	for _, id := range imported {
+		if s.touched != nil && id != s.own && v.Clusters[id].State == registry.None {
+			if v.Clusters == nil {
+				v.Clusters = map[string]registry.ClusterView{}
+			}
+			v.Clusters[id] = registry.ClusterView{State: registry.Unknown, Liveness: s.belief.LivenessOf(id)}
+		}
+	}
 	if c := s.clusters[s.own]; c != nil {
 		if e := c.shown[key]; e.isSigned() && e.created > 0 {
 			if v.Order == nil {
@@ -752,6 +761,14 @@ func (s *state) view(key mcs.Key, imported []string) registry.View {
 		}
 	}
 	return v
+}
+
+// statusOf returns what is missing in the view of a key.
+func (s *state) statusOf(key mcs.Key, imported []string) engine.Status {
+	if s.touched == nil {
+		return s.belief.StatusOf(key, imported)
+	}
+	return engine.StatusOf(s.view(key, imported), imported)
 }
 
 // countExports returns how many exports of a cluster etcd shows.

@@ -96,6 +96,7 @@ const maxRead = 128
 // one revision.
 func (s *store) head(ctx context.Context, others []string) (h head, err error) {
 	h.others = others
+	began, requests := time.Now(), time.Duration(1)
 	if h.pairs, h.revision, err = s.readRange(ctx, s.layout.cluster(s.id), 0); err != nil {
 		return head{}, err
 	}
@@ -105,7 +106,9 @@ func (s *store) head(ctx context.Context, others []string) (h head, err error) {
 			return head{}, err
 		}
 		h.pairs = append(h.pairs, pairs...)
+		requests++
 	}
+	s.lister.pace.observe(time.Since(began) / requests) // the list begins as busy as etcd is
 	return h, nil
 }
 
