@@ -181,7 +181,7 @@ func (w *faultSimulation) oldAt() time.Time { return time.Unix(0, w.old.Load()) 
 // for an importer that was killed: no later one would follow.
 func (w *faultSimulation) awaitWritten(e *exporter) {
 	w.t.Helper()
-	within(w.t, e.identity.ClusterID+" has written its record", func() bool { return w.beats.lastOf(e.identity.ClusterID).After(w.oldAt()) })
+	w.awaitRecord(e, w.oldAt())
 }
 
 func (w *faultSimulation) deny(e *exporter) (restore func()) {
@@ -418,8 +418,7 @@ func (w *faultSimulation) clone() (restore func()) {
 	c.applyAll()
 	return func() {
 		c.stop(nil)
-		ended := time.Now()
-		within(w.t, e.identity.ClusterID+" has written its record after its clone", func() bool { return w.beats.lastOf(e.identity.ClusterID).After(ended) })
+		w.awaitRecord(e, time.Now())
 	}
 }
 
@@ -436,12 +435,20 @@ func (w *faultSimulation) leave() (restore func()) {
 		e.want(i, 0)
 	}
 	e.stop(registry.ErrLeave)
+	left := time.Now()
 	e.start()
 	for _, i := range exported {
 		e.change(i)
 	}
 	e.applyAll()
+	w.awaitRecord(e, left) // until then the ID is another user's to take
 	return nil
+}
+
+// awaitRecord waits until a cluster has written its record since a time.
+func (w *faultSimulation) awaitRecord(e *exporter, since time.Time) {
+	w.t.Helper()
+	within(w.t, e.identity.ClusterID+" has written its record", func() bool { return w.beats.lastOf(e.identity.ClusterID).After(since) })
 }
 
 // rename gives a cluster its other ID, as the controller does: it is a member under both until all
