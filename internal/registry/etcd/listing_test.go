@@ -3,6 +3,7 @@ package etcd
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
@@ -69,7 +70,7 @@ func TestState_ListIsBeforeWatch(t *testing.T) {
 }
 
 // A process that starts reads the clusters first that name other exports than those that the
-// previous process has read as a whole, if they are few.
+// previous process has read as a whole, up to a limit.
 func TestState_ReadsChangedFirst(t *testing.T) {
 	// names returns the head of clusters of which some name another export than before.
 	names := func(s *stateTest, clusters, changed, seconds int) head {
@@ -87,14 +88,16 @@ func TestState_ReadsChangedFirst(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		clusters, changed int
-		// isUnread is set if the previous process has not read the exports.
-		isUnread bool
-		want     int
+		// isUnread is set if the previous process has not read the exports. isLate is set if the
+		// clusters start too: their first record names nothing.
+		isUnread, isLate bool
+		want             int
 	}{
 		"nothing has changed":          {clusters: 3},
 		"one has changed":              {clusters: 3, changed: 1, want: 1},
 		"as many as are read first":    {clusters: maxFirst + 1, changed: maxFirst, want: maxFirst},
-		"more":                         {clusters: maxFirst + 1, changed: maxFirst + 1},
+		"more":                         {clusters: maxFirst + 1, changed: maxFirst + 1, want: maxFirst},
+		"it starts, too":               {clusters: 3, changed: 1, isLate: true, want: 1},
 		"it is not known what changed": {clusters: 3, changed: 1, isUnread: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -110,7 +113,18 @@ func TestState_ReadsChangedFirst(t *testing.T) {
 				s.applyList(s.now, append(list, before.pairs...), engine.Keys{})
 			}
 			s.restart()
-			s.begin(s.now, names(s, tt.clusters, tt.changed, 1), false, engine.Keys{})
+			after := names(s, tt.clusters, tt.changed, 1)
+			if tt.isLate {
+				h := head{others: after.others, revision: after.revision}
+				for n := range tt.clusters {
+					of := benchMember(n)
+					h.pairs = append(h.pairs, pair{key: s.layout.member(of.ClusterID), value: memberValue(t, of, s.now.Add(time.Millisecond), nil), revision: 1})
+				}
+				s.begin(s.now, h, false, engine.Keys{})
+				s.apply(s.at(1), after.pairs, engine.Keys{})
+			} else {
+				s.begin(s.now, after, false, engine.Keys{})
+			}
 			first := 0
 			for _, c := range s.clusters {
 				if c.isUnread {

@@ -49,7 +49,9 @@ type state struct {
 	// else all keys.
 	synced bool
 	// touched are the keys that the watch has shown since the head was read, nil after the list.
+	// first is the number of clusters that were read before the list.
 	touched map[string]struct{}
+	first   int
 	// refused counts the records that were refused since the last read.
 	refused int
 	// hasNewProcess is set if another cluster has a new process since the last read.
@@ -99,11 +101,11 @@ type cluster struct {
 	// ClusterProperties. lastSeen is the time of the last heartbeat.
 	record memberRecord
 	// content is a digest of the exports that the record names, "" without one. isKept is set once
-	// the keyring has it.
-	content    string
-	isKept     bool
-	properties mcs.DecodedProperties
-	lastSeen   time.Time
+	// the keyring has it, and requested is the content that was to be read before the list.
+	content, requested string
+	isKept             bool
+	properties         mcs.DecodedProperties
+	lastSeen           time.Time
 	// account has the cost of the exports; nil has no limits. waiting is the number of exports in
 	// shown that are over budget, overflow that of the keys that are not known because there are
 	// too many. triedAt is Released of the account when those over budget were tried last.
@@ -200,32 +202,11 @@ func (s *state) begin(now time.Time, h head, isSetBack bool, changed engine.Keys
 			shown = append(shown, key)
 		}
 	}
-	s.apply(now, s.withDeleted(h.pairs, shown), changed)
-	s.revision, s.touched = h.revision, map[string]struct{}{}
+	s.touched, s.first = map[string]struct{}{}, 0
 	s.synced = s.synced || len(h.others) > 0
-	s.readChanged(h.others)
+	s.apply(now, s.withDeleted(h.pairs, shown), changed)
+	s.revision = h.revision
 	return rewound
-}
-
-// maxFirst is how many clusters are read before the list: where more have changed, the list is as
-// quick, and it pauses while etcd is busy.
-const maxFirst = 64
-
-// readChanged requests reads of the clusters that have other exports than those of which this
-// process or a previous one has read all.
-func (s *state) readChanged(ids []string) {
-	var found []*cluster
-	for _, id := range ids {
-		if c := s.clusters[id]; c != nil && s.hasChanged(c) {
-			found = append(found, c)
-		}
-	}
-	if len(found) > maxFirst {
-		return
-	}
-	for _, c := range found {
-		c.isUnread, s.hasDue = true, true
-	}
 }
 
 // applyList applies a list of all keys that was read after the head. What the watch has shown since
@@ -248,10 +229,21 @@ func (s *state) touch(changes []pair) {
 	}
 }
 
-// hasChanged reports whether a cluster names other exports than those that were read as a whole.
-func (s *state) hasChanged(c *cluster) bool {
-	read := s.keyring.Of(s.name, c.id).Content
-	return read != "" && c.content != "" && c.content != read
+// maxFirst is how many clusters are read before the list: where more have changed, the list is as
+// quick, and it pauses while etcd is busy.
+const maxFirst = 64
+
+// readFirst requests the exports of a cluster before the list has them, if it names others than
+// those of which this process or a previous one has read all.
+func (s *state) readFirst(c *cluster) {
+	if s.touched == nil || !s.synced || c.content == "" || c.content == c.requested || s.first == maxFirst {
+		return
+	}
+	if read := s.keyring.Of(s.name, c.id).Content; read == "" || read == c.content {
+		return
+	}
+	c.requested, c.isUnread, s.hasDue = c.content, true, true
+	s.first++
 }
 
 // observeRead records that all exports of a cluster were read.
@@ -408,6 +400,7 @@ func (s *state) release(c *cluster, key mcs.Key) {
 // finish ends a change of what etcd shows of a cluster.
 func (s *state) finish(c *cluster) {
 	s.observeRead(c)
+	s.readFirst(c)
 	c.account.SetExcess(c.waiting + c.overflow)
 	if c.isShown() {
 		return
